@@ -22,7 +22,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-xla lint format docs hooks coming-from moving picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate planted bench bench-horovod bench-xla gpu gpu-bundle clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate planted corpus bench bench-horovod bench-xla gpu gpu-bundle clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -32,9 +32,10 @@ help:
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-kubernetes run all tests of stratagem-kubernetes, with the models of the package kubernetes (126 MB)"
 	@echo "make test-ray run stratagem-ray's tests with Ray (700 MB), which goes into a folder of its own"
-	@echo "make test-libraries run the tests beside MLflow, Comet and accelerate, which go into a folder of their own"
+	@echo "make test-libraries run the tests beside MLflow, Comet, accelerate, PEFT and datasets, which go into a folder of their own"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-horovod build Horovod once (10 minutes), and run all tests on it, also under MPI where that is installed"
+	@echo "make test-sim build the asynchronous device of stratagem-sim, and run its tests"
 	@echo "make test-xla run stratagem-xla's tests, and some of the core's, on torch 2.9 with torch_xla (several GB)"
 	@echo "make lint    ruff, mypy --strict and import-linter"
 	@echo "make format  let ruff fix what it can"
@@ -43,16 +44,18 @@ help:
 	@echo "make coming-from write docs/coming-from-*.md again from the table of names"
 	@echo "make moving  run programs written for Lightning (DIR=folder) under it and under stratagem-lightning, and compare"
 	@echo "make picture draw docs/assets/run.svg again from a run"
+	@echo "make report-picture draw docs/guides/report.png again, in Chromium"
 	@echo "make sdk     write docs/sdk.md and the list of all public names again"
 	@echo "make facade  write the stubs of stratagem for type checkers, and the index of plugins, again"
 	@echo "make packages write the lists of distributions in pyproject.toml, the release workflow, README and mkdocs.yml from packages.toml"
 	@echo "make plugins write docs/plugins.md again from the distributions' metadata"
 	@echo "make walks   write docs/walks.md again from traced runs, and print how long each walk is"
 	@echo "make dist    build every distribution into dist/ and check it"
+	@echo "make test-wheels build and install the wheels in a new environment, and try README's commands and programs there"
 	@echo "make conformance try every strategy (long; only NAMES=\"a b\", or new checks with NEW=1), and write docs/conformance.md again"
 	@echo "make conformance-horovod the same for strategy horovod, with Horovod"
 	@echo "make conformance-xla the same for strategies on XLA, with torch_xla"
-	@echo "make parity  hold every strategy against plain PyTorch loops (long; only COLUMNS=\"ddp fsdp\"), and write docs/parity.md"
+	@echo "make parity  hold every strategy against plain PyTorch loops (long; ONLY=\"ddp fsdp\": some), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
 	@echo "make hands-on hold own loops under strategies against plain PyTorch (only STRATEGIES=\"ddp fsdp\", DEVICES=\"2 3\"), and write docs/parity.md"
 	@echo "make portability load each strategy's checkpoint under each other (long; only pairs not tried yet with NEW=1), and write docs/portability.md"
@@ -60,6 +63,7 @@ help:
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make differ  hold own loops that a seed draws against the same loops in one process for ten minutes (SECONDS=60, SEED=1, STRATEGIES=\"ddp fsdp\")"
 	@echo "make mutate  change one place of the code at a time and see whether its tests notice (ONLY=\"data loops\", SAMPLE=25, SEED=7: some)"
+	@echo "make corpus  run programs with bugs of public issues, let stratagem diff find them, and write docs/corpus.md (ONLY=on_torch: some)"
 	@echo "make planted count the planted faults that the kit catches (half an hour; NAMES: these alone)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-horovod the same for strategy horovod beside Horovod by hand"
@@ -80,6 +84,7 @@ test-long: .venv/.ready-to-develop
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900 $(PARTLY) $(PYTEST)
+	@$(BIN)/python -m pytest tests/corpus/test_on_deepspeed.py -m soak --timeout 900 $(PYTEST)
 
 test-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python -m pytest plugins/horovod --timeout 600 $(PYTEST)
@@ -103,11 +108,20 @@ test-ray: .venv/.ready-to-develop
 	@test -e .venv/ray/.ready || { $(PIP) --target .venv/ray "ray[default,train]" && touch .venv/ray/.ready; }
 	@PYTHONPATH=$(CURDIR)/.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
 
-# MLflow wants other versions than constraints.txt has; what accelerate depends on is there.
-test-libraries: .venv/.ready-to-develop
-	@test -e .venv/libraries/.ready || { $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
-		&& $(PIP) --target .venv/libraries --no-deps accelerate && touch .venv/libraries/.ready; }
-	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers tests/docs/test_coming_from_pages.py $(PYTEST)
+# MLflow wants other versions than constraints.txt has; of what the others depend on, the rest is there.
+LIBRARIES := accelerate peft datasets pyarrow pandas dill multiprocess
+.venv/libraries/.ready: .venv/.ready-to-develop
+	@test -e $@ || { $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
+		&& $(PIP) --target .venv/libraries --no-deps $(LIBRARIES); }
+	@touch $@
+
+test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
+
+# The device is C++ code, which is built once and kept in the user's cache.
+test-sim: .venv/.ready-to-develop
+	@$(BIN)/python -m stratagem_sim.build
+	@$(BIN)/python -m pytest plugins/sim/tests plugins/activations/tests/test_offload_on_sim.py --timeout 600 $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PARTLY) $(PYTEST)
@@ -136,8 +150,12 @@ sdk: .venv/.ready-to-develop
 dist: .venv/.ready-to-run
 	@rm -rf dist
 	@for project in $(dir $(PROJECTS)); do said=$$(cd $$project && $(abspath $(BIN))/python -m hatchling build -d $(CURDIR)/dist 2>&1) || { echo "$$said" >&2; exit 1; }; done
-	@if $(BIN)/python -c 'import twine' 2> /dev/null; then $(BIN)/python -m twine check --strict dist/*; else echo "twine isn't installed: not checked"; fi
-	@echo "dist/: $$(ls dist/*.whl | wc -l) wheels, $$(ls dist/*.tar.gz | wc -l) source distributions"
+	@test -e .venv/twine/.ready || { $(PIP) --target .venv/twine twine && touch .venv/twine/.ready; }
+	@said=$$(PYTHONPATH=$(CURDIR)/.venv/twine $(BIN)/python -m twine check --strict dist/* 2>&1) || { echo "$$said" >&2; exit 1; }
+	@echo "dist/: $$(ls dist/*.whl | wc -l) wheels, $$(ls dist/*.tar.gz | wc -l) source distributions; twine found nothing wrong"
+
+test-wheels: dist .venv/.ready-to-develop
+	@$(BIN)/python -m tests.wheels dist
 
 facade: .venv/.ready-to-develop
 	@$(BIN)/python plugins/facade/write.py
@@ -166,25 +184,28 @@ moving: .venv/.ready-to-develop
 picture: .venv/.ready-to-run
 	@$(BIN)/python docs/gen/picture.py > docs/assets/run.svg.new && mv docs/assets/run.svg.new docs/assets/run.svg
 
+report-picture: .venv/.ready-to-develop
+	@$(BIN)/python docs/gen/report_picture.py
+
 conformance: .venv/.ready-to-develop
 	@$(BIN)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(NAMES)
-	@$(BIN)/python docs/gen/conformance.py > docs/conformance.md
+	@$(BIN)/python docs/gen/conformance.py
 
 conformance-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python docs/gen/conformance.py --run $(if $(NEW),--new) horovod
-	@$(HOROVOD)/python docs/gen/conformance.py > docs/conformance.md
+	@$(HOROVOD)/python docs/gen/conformance.py
 
 conformance-xla: .venv-xla/.ready
 	@PJRT_DEVICE=CPU $(XLA)/python docs/gen/conformance.py --run $(if $(NEW),--new) $(or $(NAMES),$(XLA_STRATEGIES))
-	@$(XLA)/python docs/gen/conformance.py > docs/conformance.md
+	@$(XLA)/python docs/gen/conformance.py
 
 # The page is written also where cells are neither equal nor refused as listed; then this fails.
 parity: .venv/.ready-to-develop
-	@$(BIN)/python -m tests.parity.run --json docs/gen/parity.json $(if $(COLUMNS),--columns $(COLUMNS)); \
-	tried=$$?; $(BIN)/python docs/gen/parity.py > docs/parity.md; exit $$tried
+	@$(BIN)/python -m tests.parity.run --json docs/gen/parity.json $(if $(ONLY),--columns $(ONLY)); \
+	tried=$$?; $(BIN)/python docs/gen/parity.py; exit $$tried
 
 parity-deepspeed: .venv/.ready-to-develop
-	@$(MAKE) parity COLUMNS="$(addprefix deepspeed_stage_,1 2 3)"
+	@$(MAKE) parity ONLY="$(addprefix deepspeed_stage_,1 2 3)"
 
 # Horovod and strategies on XLA take part where `make test-horovod` and `make test-xla` have made their environments.
 portability: .venv/.ready-to-develop
@@ -193,11 +214,11 @@ portability: .venv/.ready-to-develop
 	for python in $$pythons; do $$python -m tests.portability.run write "$$saved"; done; \
 	$(if $(NEW),,rm -f docs/gen/portability.json;) \
 	for python in $$pythons; do $$python -m tests.portability.run read "$$saved" --json docs/gen/portability.json $(if $(NEW),--new) || true; done
-	@$(BIN)/python docs/gen/portability.py > docs/portability.md
+	@$(BIN)/python docs/gen/portability.py
 
 hands-on: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.support.hands_on $(or $(STRATEGIES),ddp ddp_sharded ddp_fully_sharded fsdp model_parallel) --devices $(or $(DEVICES),2) --json docs/gen/hands_on.json
-	@$(BIN)/python docs/gen/parity.py > docs/parity.md
+	@$(BIN)/python docs/gen/parity.py
 
 test-places: .venv/.ready-to-develop
 	@$(BIN)/python tests/places/slurm_cluster.py .places/slurm
@@ -215,8 +236,11 @@ mutate: .venv/.ready-to-develop
 planted: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.planted $(NAMES)
 
+corpus: .venv/.ready-to-develop .venv/libraries/.ready
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m tests.corpus $(ONLY)
+
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory activations largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python tests/benchmarks/horovod_engine.py

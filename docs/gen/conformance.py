@@ -3,13 +3,17 @@
 python docs/gen/conformance.py --run           runs every installed strategy, and writes the JSON
 python docs/gen/conformance.py --run NAME...   runs these, and keeps the other records of the JSON
 python docs/gen/conformance.py --run --new …   runs only checks that the JSON doesn't have, or has with another claim
-python docs/gen/conformance.py                 prints the page
+python docs/gen/conformance.py                 writes the page, and its table as JSON
 """
+
+from __future__ import annotations
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+from results import Cell, Row, Table, write
 
 HERE = Path(__file__).parent
 DATA = HERE / "conformance.json"
@@ -19,11 +23,11 @@ HEAD = """# Conformance
 
 See which checks each strategy passes. Run the checks of one strategy on your machine:
 
-```sh
+```bash
 stratagem conformance ddp
 ```
 
-`make conformance` writes the table, from runs in one, two and four processes on CPU, or in one process with as
+`make conformance` writes this page, from runs in one, two and four processes on CPU, or in one process with as
 many devices (`make conformance-horovod` and `make conformance-xla` run the strategies that need Horovod and
 torch_xla). To check your own strategy, see [writing a plugin](writing-a-plugin.md).
 
@@ -33,7 +37,7 @@ torch_xla). To check your own strategy, see [writing a plugin](writing-a-plugin.
 | – | skipped: the capability isn't declared, or the check doesn't apply |
 | ~ | waived: an expected failure with a reason |
 | ✗ | fails |
-| | not run since the check was added: `make conformance NEW=1` |
+| not run | the check is newer than the last run: `make conformance NEW=1` |
 """
 
 
@@ -70,7 +74,7 @@ def run(chosen: list, only_new: bool = False) -> None:
 
 def reports_by_name() -> dict:
     """Return the records of the JSON, by strategy."""
-    return {each["name"]: each for each in json.loads(DATA.read_text(encoding="utf-8"))}
+    return {each["name"]: each for each in load_reports()}
 
 
 def new_checks(name: str) -> list:
@@ -105,25 +109,51 @@ def keep(report: dict, only_new: bool = False) -> None:
 
 def page() -> str:
     """Return the page."""
-    reports = json.loads(DATA.read_text(encoding="utf-8"))
     from stratagem_testing.strategies import STRATEGY_CHECKS
 
-    claims = {c.name: {"claim": c.claim, "theme": c.theme} for c in STRATEGY_CHECKS}
-    themes: dict[str, list[str]] = {}
-    for name, check in claims.items():
-        themes.setdefault(check["theme"], []).append(name)
-    columns = " | ".join(report["name"] for report in reports)
-    lines = [HEAD, f"| check | {columns} |", "| --- |" + " :-: |" * len(reports)]
-    for theme, names in themes.items():
-        lines.append(f"| **{theme}** |" + "  |" * len(reports))
-        lines += [f"| [{name}](#{name}) | {' | '.join(cell(r, name) for r in reports)} |" for name in names]
-    lines += ["", f"Run with {'; '.join(tried_with(reports))}.", ""]
+    reports, checks = load_reports(), table()
+    waived = {
+        report["name"]: ", ".join(row.name for row in checks.rows if is_waived(row, report["name"]))
+        for report in reports
+    }
+    lines = [
+        HEAD,
+        *checks.summary(waived, "waived checks"),
+        f"Run with {'; '.join(tried_with(reports))}.",
+        "",
+    ]
+    lines += ["## All results", "", *checks.placeholder()]
     lines += ["## What each check claims", ""]
-    for name, check in claims.items():
-        lines += [f"### {name}", "", f"{check['claim']}.", ""]
-        lines += [f"- {line}" for line in reasons(reports, name)]
-        lines += [""] if reasons(reports, name) else []
+    themes: dict[str, list[str]] = {}
+    for check in STRATEGY_CHECKS:
+        themes.setdefault(check.theme, []).append(f"- **{check.name}**: {check.claim}.")
+    for theme, claims in themes.items():
+        lines += [f"### {theme}", "", *claims, ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def table() -> Table:
+    """Return each check's result under each strategy, with the reasons of those that didn't pass."""
+    from stratagem_testing.strategies import STRATEGY_CHECKS
+
+    reports = load_reports()
+    rows = []
+    for check in STRATEGY_CHECKS:
+        cells = {report["name"]: cell(report, check.name) for report in reports}
+        tried = {name: found for name, found in cells.items() if found is not None}
+        rows.append(Row(check.name, check.theme, tried, check.claim))
+    names = tuple(report["name"] for report in reports)
+    return Table("conformance.json", "check", "strategy", MARKS, names, tuple(rows))
+
+
+def load_reports() -> list:
+    """Return the records of the JSON."""
+    return json.loads(DATA.read_text(encoding="utf-8"))
+
+
+def is_waived(row: Row, strategy: str) -> bool:
+    """Return whether a check is waived for a strategy."""
+    return strategy in row.cells and row.cells[strategy].verdict == "waived"
 
 
 def tried_with(reports: list) -> list:
@@ -137,25 +167,17 @@ def tried_with(reports: list) -> list:
     return [most, *others]
 
 
-def cell(report: dict, name: str) -> str:
-    """Return the result of a check: the worst of its verdicts, skipped only if all are."""
-    verdicts = [check["verdict"] for check in report["checks"] if check["check"] == name]
-    return next((MARKS[v] for v in ("failed", "waived", "passed", "skipped") if v in verdicts), "")
-
-
-def reasons(reports: list, name: str) -> list:
-    """Return why a check was skipped or waived, or what failed, by strategy."""
-    lines = []
-    for report in reports:
-        own = [check for check in report["checks"] if check["check"] == name]
-        found = {f"{c['verdict']}: {c['reason']}": None for c in own if c["reason"]}
-        if found:
-            lines.append(f"{report['name']}: {'; '.join(found)}.")
-    return lines
+def cell(report: dict, name: str) -> Cell | None:
+    """Return the result of a check: the worst of its verdicts, skipped only if all are; None if it wasn't run."""
+    own = [check for check in report["checks"] if check["check"] == name]
+    verdicts = [check["verdict"] for check in own]
+    reasons = dict.fromkeys(f"{check['verdict']}: {check['reason']}" for check in own if check["reason"])
+    worst = [v for v in ("failed", "waived", "passed", "skipped") if v in verdicts]
+    return Cell(worst[0], "; ".join(reasons)) if worst else None
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         run([name for name in sys.argv[2:] if name != "--new"], "--new" in sys.argv)
     else:
-        print(page(), end="")
+        write("conformance.md", page(), [table()])

@@ -117,7 +117,7 @@ def _prose(text: str) -> str:
     before, marker, code = text.partition("::\n")
     if not marker:
         return text
-    return f"{before}:\n\n```python\n{inspect.cleandoc(code)}\n```"
+    return f"{before}:\n\n```py\n{inspect.cleandoc(code)}\n```"
 
 
 def _section(hook: Hook) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _section(hook: Hook) -> Iterator[str]:
     yield ""
     yield f"### {hook.name}"
     yield ""
-    yield "```python"
+    yield "```py"
     yield f"def {hook.name}({arguments}) -> {hook.answer}"
     yield "```"
     yield ""

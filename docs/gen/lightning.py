@@ -13,7 +13,7 @@ HEAD = """\
 
 Run a program written for PyTorch Lightning, unchanged or with new imports:
 
-```sh
+```bash
 pip install stratagem-lightning stratagem-ddp stratagem-cpu
 python -m stratagem_lightning train.py --epochs 3      # unchanged
 stratagem migrate train.py                             # or rewrite its imports
@@ -24,7 +24,7 @@ stratagem run --strategy ddp --devices 2 train.py
 
 `python -m stratagem_lightning` runs a program, and the libraries that it uses, without a changed line:
 
-```sh
+```bash
 python -m stratagem_lightning -m package.module
 python -m stratagem_lightning "$(which tool)" train     # a command that a library has installed
 ```

@@ -9,7 +9,7 @@ INTRODUCTION = """# Hooks of modules and callbacks
 
 Override a hook in your `Module` or `Callback`:
 
-```python
+```py
 class Net(stratagem.Module):
     def on_train_epoch_end(self):
         self.print(f"epoch {self.current_epoch} is done")

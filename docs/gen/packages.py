@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,21 @@ ROOT = Path(__file__).parents[2]
 VERSION = "0.1.*"
 PLACES = ("stratagem", "extra", "extra, not in all")
 FIELDS = {"brings", "in", "with", "extras"}
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+"""Those that .github/workflows runs the tests under."""
+KEYWORDS = ("pytorch", "deep learning", "distributed training")
+CLASSIFIERS = (
+    "Development Status :: 3 - Alpha",
+    "Intended Audience :: Developers",
+    "Intended Audience :: Science/Research",
+    "Operating System :: POSIX",
+    "Programming Language :: Python :: 3",
+    "Programming Language :: Python :: 3 :: Only",
+    *(f"Programming Language :: Python :: {version}" for version in PYTHONS),
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Typing :: Typed",
+)
+"""What a distribution is, in PyPI's words, which have none for PyTorch."""
 
 Packages = dict[str, dict[str, Any]]
 
@@ -48,8 +64,13 @@ def _comments(text: str) -> dict[str, str]:
 
 def written(packages: Packages, root: Path = ROOT) -> dict[Path, str]:
     """Return path → text of each file that lists packages, with the lists as packages.toml has them."""
+    projects = {f"{_folder(name)}/pyproject.toml": name for name in packages}
+    files = {path: dict(regions) for path, regions in FILES.items()}
+    for path, name in projects.items():
+        if (root / path).exists():
+            files[path] = {"metadata": partial(_metadata, name)}
     texts = {}
-    for path, regions in FILES.items():
+    for path, regions in files.items():
         text = (root / path).read_text()
         for region, lines in regions.items():
             text = _replaced(text, path, region, lines(packages))
@@ -128,8 +149,21 @@ def _matrix(packages: Packages) -> list[str]:
     return ['- {project: ".", name: stratagem}', *rows]
 
 
+def _metadata(name: str, packages: Packages) -> list[str]:
+    keywords = [*KEYWORDS, *([] if name in KEYWORDS else [name.replace("-", " ")])]
+    listed = ", ".join(f'"{each}"' for each in keywords)
+    return [
+        'authors = [{ name = "The Stratagem maintainers" }]',
+        f"keywords = [{listed}]",
+        "classifiers = [",
+        *(f'  "{each}",' for each in CLASSIFIERS),
+        "]",
+    ]
+
+
 FILES: dict[str, dict[str, Callable[[Packages], list[str]]]] = {
     "pyproject.toml": {
+        "metadata": partial(_metadata, "plugins"),
         "dependencies": _dependencies,
         "extras": _extras,
         "mypy": lambda packages: _quoted(_sources(packages)),

@@ -1,20 +1,25 @@
 """Write docs/parity.md from the JSON that `python -m tests.parity.run --json` keeps.
 
-python docs/gen/parity.py   prints the page
+python docs/gen/parity.py   writes the page, and its tables as JSON
 """
+
+from __future__ import annotations
 
 import json
 from pathlib import Path
+
+from results import Cell, Row, Table, write
 
 HERE = Path(__file__).parent
 DATA = HERE / "parity.json"
 LOOPS = HERE / "hands_on.json"
 DRAWN = HERE / "differ.json"
-MARKS = {"equal": "✓", "refused": "–", "wrong": "✗", "crashed": "✗", "hung": "✗", "raw": "✗", "guarded": "✗"}
+VERDICTS = {"equal": "✓", "refused": "–", "wrong": "✗", "crashed": "✗", "hung": "✗"}
+LOOP_VERDICTS = {"equal": "✓", "refused": "–", "wrong": "✗", "raw": "✗", "guarded": "✗", "hung": "✗"}
 
 HEAD = """# Parity
 
-Find out whether training under a strategy gives the numbers of plain PyTorch. Print the table again:
+Find out whether training under a strategy gives the numbers of plain PyTorch. Write this page again:
 
 ```sh
 make parity
@@ -28,8 +33,8 @@ all tests; `make parity-deepspeed` runs the columns of DeepSpeed.
 
 | | |
 | --- | --- |
-| ✓ | Parameters and buffers are equal, in the checkpoint and on every rank. Tensor by tensor, in double precision, they differ by at most a [tolerance](#tolerances) times the distance that training has moved them (or a fiftieth of the longest distance, for a tensor that hardly moved). |
-| – | Refused: the run ends with [one sentence](#refusals). |
+| ✓ equal | Parameters and buffers are equal, in the checkpoint and on every rank. Tensor by tensor, in double precision, they differ by at most a [tolerance](#tolerances) times the distance that training has moved them (or a fiftieth of the longest distance, for a tensor that hardly moved). |
+| – refused | The run ends with one sentence, which the table shows. |
 | ✗ | Neither: each one is [explained](#known-to-be-wrong). |
 
 """  # noqa: E501
@@ -38,59 +43,93 @@ all tests; `make parity-deepspeed` runs the columns of DeepSpeed.
 def page() -> str:
     """Return the page."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
-    kinds, columns = data["kinds"], data["columns"]
-    cells = {(cell["kind"], cell["column"]): cell for cell in data["cells"]}
-    lines = [HEAD + tried(data), "", f"| kind | {' | '.join(short(column) for column in columns)} |"]
-    lines.append("| --- |" + " :-: |" * len(columns))
-    theme = ""
-    for kind in kinds:
-        if kind["theme"] != theme:
-            theme = kind["theme"]
-            lines.append(f"| **{theme}** |" + "  |" * len(columns))
-        marks = [
-            MARKS[cells[kind["name"], c]["verdict"]] if (kind["name"], c) in cells else "" for c in columns
-        ]
-        lines.append(f"| {kind['title']} | {' | '.join(marks)} |")
-    lines += ["", f"Run with torch {data['torch']} and Python {data['python']}.", ""]
+    kinds, cells = data["kinds"], kinds_table()
+    lines = [HEAD + tried(data), "", *cells.summary()]
+    lines += [f"Run with torch {data['torch']} and Python {data['python']}.", ""]
+    lines += ["## All kinds", "", *cells.placeholder(), *kinds_by_theme(kinds)]
     lines += own_loops(json.loads(LOOPS.read_text(encoding="utf-8")))
     lines += drawn_loops(json.loads(DRAWN.read_text(encoding="utf-8")))
-    lines += [*faults(data), *refusals(data), *tolerances(data), *shares(kinds), *options(kinds)]
+    lines += [*faults(data), *tolerances(data), *shares(kinds), *options(kinds)]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def tables() -> list[Table]:
+    """Return the tables of this page."""
+    return [kinds_table(), loops_table()]
+
+
+def kinds_table() -> Table:
+    """Return each kind's result under each strategy, with the sentences of refusals."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    by_kind: dict[str, dict[str, Cell]] = {}
+    for cell in data["cells"]:
+        found = Cell(cell["verdict"], " ".join(cell["sentence"].split()))
+        by_kind.setdefault(cell["kind"], {})[short(cell["column"])] = found
+    rows = tuple(Row(kind["title"], kind["theme"], by_kind.get(kind["name"], {})) for kind in data["kinds"])
+    columns = tuple(map(short, data["columns"]))
+    return Table("parity.json", "kind", "strategy", VERDICTS, columns, rows)
+
+
+def loops_table() -> Table:
+    """Return the result of each loop of your own under each strategy, with the sentences of refusals."""
+    data = json.loads(LOOPS.read_text(encoding="utf-8"))
+    by_row: dict[str, dict[str, Cell]] = {}
+    for cell in data["cells"]:
+        found = Cell(cell["verdict"], " ".join(cell["sentence"].split()))
+        by_row.setdefault(cell["row"], {})[column_of(cell)] = found
+    columns = tuple(dict.fromkeys(map(column_of, data["cells"])))
+    rows = tuple(
+        Row(title.rstrip(".").replace("`", ""), "", by_row.get(name, {}))
+        for name, title in data["rows"].items()
+    )
+    return Table("own-loops.json", "loop", "strategy", LOOP_VERDICTS, columns, rows)
+
+
+def column_of(cell: dict) -> str:
+    """Return the strategy of a loop's cell, and its number of ranks."""
+    return f"{cell['strategy']} ×{cell['devices']}"
+
+
+def kinds_by_theme(kinds: list) -> list:
+    """Return the titles of all kinds."""
+    by_theme: dict[str, list[str]] = {}
+    for kind in kinds:
+        by_theme.setdefault(kind["theme"], []).append(kind["title"])
+    lines = [f"- **{theme}**: {'; '.join(titles)}" for theme, titles in by_theme.items()]
+    return [f"The {len(kinds)} kinds:", "", *lines, ""]
+
+
 def own_loops(data: dict) -> list:
-    """Return what your own training loop may do under which strategy, and its refusals."""
-    columns = list(dict.fromkeys((cell["strategy"], cell["devices"]) for cell in data["cells"]))
-    cells = {(cell["row"], cell["strategy"], cell["devices"]): cell for cell in data["cells"]}
+    """Return what your own training loop may do under which strategy, and results that are neither."""
+    loops = loops_table()
     lines = [
         "## Your own training loop",
         "",
-        "These loops use `Runtime`, and change gradients, parameters and optimizers themselves, with unequal data on",
-        "ranks. Parameters, buffers and values that the loop reads are compared with the same code in plain PyTorch,",
-        "in one process on the global batches. `make hands-on` writes this table from",
-        "`tests/parity/hands_on_rows.py`. Marks are as above; the number after a strategy is the number of ranks. A",
-        "cell is empty if the loop is newer than the last run. `deepspeed_stage_0` is `deepspeed` with `stage=0`;",
+        f"These {len(loops.rows)} loops use `Runtime`, and change gradients, parameters and optimizers themselves,",
+        "with unequal data on ranks. Parameters, buffers and values that the loop reads are compared with the same",
+        "code in plain PyTorch, in one process on the global batches. `make hands-on` writes the results of",
+        "`tests/parity/hands_on_rows.py`. The number after a strategy is the number of ranks. A loop that is newer",
+        "than the last run of a strategy is not run there. `deepspeed_stage_0` is `deepspeed` with `stage=0`;",
         "`pipeline` refuses all of them. Loops compute in float64, with a tolerance of 1e-6 of a tensor's update;",
         "under deepspeed in float32, with 1e-5.",
         "",
-        f"| loop | {' | '.join(f'{strategy} ×{devices}' for strategy, devices in columns)} |",
-        "| --- |" + " :-: |" * len(columns),
+        *loops.summary(),
+        f"Run with torch {data['torch']}. An error that isn't Stratagem's is raw. A guarded run ended because ranks'",
+        "parameters differed.",
+        "",
+        *loops.placeholder(),
     ]
-    for row, title in data["rows"].items():
-        own = [cells.get((row, strategy, devices)) for strategy, devices in columns]
-        marks = ["" if cell is None else MARKS[cell["verdict"]] for cell in own]
-        lines.append(f"| {title.rstrip('.')} | {' | '.join(marks)} |")
-    lines += ["", f"Run with torch {data['torch']}. Refusals, and results that are neither (marked):", ""]
-    for row, title in data["rows"].items():
-        said: dict[str, list[str]] = {}
-        for strategy, devices in columns:
-            cell = cells.get((row, strategy, devices))
-            if cell is not None and cell["verdict"] != "equal":
-                mark = "" if cell["verdict"] == "refused" else f"{cell['verdict']}: "
-                sentence = cell["sentence"].replace("`", "'").replace("|", "\\|")[:240]
-                said.setdefault(f"{mark}`{sentence}`", []).append(f"{strategy} ×{devices}")
-        lines += [f"- {title.rstrip('.')}: {text} ({', '.join(where)})" for text, where in said.items()]
-    return [*lines, ""]
+    wrong: dict[str, list[str]] = {}
+    for row in loops.rows:
+        for column, cell in row.cells.items():
+            if LOOP_VERDICTS[cell.verdict] == "✗":
+                text = cell.text.replace("`", "'")[:240]
+                wrong.setdefault(f"{row.name}: {cell.verdict}: `{text}`", []).append(column)
+    if wrong:
+        lines += ["Results that are neither equal nor refused:", ""]
+        lines += [f"- {said} ({', '.join(columns)})" for said, columns in wrong.items()]
+        lines += [""]
+    return lines
 
 
 def drawn_loops(data: dict) -> list:
@@ -122,27 +161,9 @@ def short(column: str) -> str:
     )
 
 
-def refusals(data: dict) -> list:
-    """Return each refusal with its cells."""
-    titles = {kind["name"]: kind["title"] for kind in data["kinds"]}
-    said: dict[str, dict[str, list[str]]] = {}
-    for cell in data["cells"]:
-        if cell["verdict"] == "refused":
-            by_kind = said.setdefault(" ".join(cell["sentence"].split()), {})
-            by_kind.setdefault(titles[cell["kind"]], []).append(short(cell["column"]))
-    lines = ["## Refusals", ""]
-    for sentence, by_kind in sorted(said.items()):
-        where: dict[str, list[str]] = {}
-        for title, columns in by_kind.items():
-            where.setdefault(", ".join(columns), []).append(title)
-        listed = "; ".join(f"{columns}: {', '.join(titles)}" for columns, titles in where.items())
-        lines += [f"- `{sentence.replace('`', chr(39))}`", f"  ({listed})"]
-    return [*lines, ""]
-
-
 def tried(data: dict) -> str:
     """Return the number of cells, of those that were run, and of each result."""
-    marks = [MARKS[cell["verdict"]] for cell in data["cells"]]
+    marks = [VERDICTS[cell["verdict"]] for cell in data["cells"]]
     of = len(data["columns"]) * len(data["kinds"])
     counted = ", ".join(f"{marks.count(mark)} {mark}" for mark in ("✓", "–", "✗"))
     return f"{len(marks)} of {of} cells were run: {counted}."
@@ -150,7 +171,7 @@ def tried(data: dict) -> str:
 
 def faults(data: dict) -> list:
     """Return cells that are neither equal nor refused, each with the reason."""
-    wrong = [cell for cell in data["cells"] if MARKS[cell["verdict"]] == "✗"]
+    wrong = [cell for cell in data["cells"] if VERDICTS[cell["verdict"]] == "✗"]
     if not wrong:
         return ["## Known to be wrong", "", "No cell that was run.", ""]
     titles = {kind["name"]: kind["title"] for kind in data["kinds"]}
@@ -210,4 +231,4 @@ def options(kinds: list) -> list:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    write("parity.md", page(), tables())

@@ -1,13 +1,18 @@
 """Write docs/portability.md from the JSON that `python -m tests.portability.run read --json` keeps.
 
-python docs/gen/portability.py   prints the page
+python docs/gen/portability.py   writes the page, and its table as JSON
 """
+
+from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from results import Cell, Row, Table, write
+
 HERE = Path(__file__).parent
 DATA = HERE / "portability.json"
+VERDICTS = {"resume": "✓", "don't resume": "✗"}
 
 HEAD = """# Portability of checkpoints
 
@@ -18,9 +23,9 @@ stratagem fit examples/digits.py:Digits --strategy ddp --accelerator cpu --devic
 stratagem fit examples/digits.py:Digits --strategy single --max-epochs 2 --ckpt-path runs/a/checkpoints/last
 ```
 
-`make portability` writes the table below. Under each strategy and number of devices (×1, ×2, ×4), a model is
+`make portability` writes this page. Under each strategy and number of devices (×1, ×2, ×4), a model is
 trained for four optimizer steps and saved. Each of these checkpoints is then loaded under each strategy, on CPU.
-A cell counts the pairs of numbers of devices that were run. It shows ✓ if in all of them
+A pair resumes if
 
 - the checkpoint's parameters, buffers, AdamW's moments and step counts are those of plain PyTorch in one
   process, within a ten-thousandth of the largest number in each tensor;
@@ -37,21 +42,47 @@ without bias. It is in `tests/portability`; a short version runs with all tests.
 
 def page() -> str:
     """Return the page."""
-    data = json.loads(DATA.read_text(encoding="utf-8"))
+    data, pairs = json.loads(DATA.read_text(encoding="utf-8")), table()
     cells = data["cells"]
-    labels = list(dict.fromkeys(map(label, cells)))
-    lines = [HEAD, f"| loaded under ↓, written under → | {' | '.join(map(short, labels))} |"]
-    lines.append("| --- |" + " :-: |" * len(labels))
-    for reader in labels:
-        lines.append(f"| **{reader}** | {' | '.join(cell(cells, writer, reader) for writer in labels)} |")
     numbers = [value for of_reader in cells.values() for value in of_reader.values()]
-    apart = [value for value in numbers if not isinstance(value, str)]
-    wrong = len(numbers) - len(apart)
-    lines += ["", f"{len(numbers):,} pairs were run, and {f'all but {wrong}' if wrong else 'all'} resume. "]
-    lines[-1] += (
-        f"The largest difference of a loss from plain PyTorch's is {max(apart):.0e}. Run with {tried(data)}."
-    )
-    return "\n".join([*lines, *reasons(cells)]).rstrip() + "\n"
+    differences = [value for value in numbers if not isinstance(value, str)]
+    wrong = len(numbers) - len(differences)
+    lines = [
+        HEAD,
+        f"{len(numbers):,} pairs were run, and {f'all but {wrong}' if wrong else 'all'} resume. The largest "
+        f"difference of a loss from plain PyTorch's is {max(differences):.0e}. Run with {tried(data)}.",
+        "",
+        "The table counts pairs by the strategy that wrote the checkpoint:",
+        "",
+        *summary(cells),
+        "## All pairs",
+        "",
+        *pairs.placeholder(),
+        *reasons(cells),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def summary(cells: dict) -> list:
+    """Return how many pairs resume, by the strategy that wrote."""
+    lines = ["| written under | pairs | resume | largest difference of a loss |", "| --- | --: | --: | --: |"]
+    for writer in dict.fromkeys(map(label, cells)):
+        values = pairs_of(cells, writer)
+        numbers = [value for value in values if not isinstance(value, str)]
+        largest = f"{max(numbers):.0e}" if numbers else ""
+        lines.append(f"| {writer} | {len(values)} | {len(numbers)} | {largest} |")
+    return [*lines, ""]
+
+
+def table() -> Table:
+    """Return for each strategy that loads, and each that wrote, whether the pairs resume."""
+    cells = json.loads(DATA.read_text(encoding="utf-8"))["cells"]
+    labels = tuple(dict.fromkeys(map(label, cells)))
+    rows = []
+    for reader in labels:
+        found = {writer: cell(pairs_of(cells, writer, reader)) for writer in labels}
+        rows.append(Row(reader, "", {writer: came for writer, came in found.items() if came is not None}))
+    return Table("portability.json", "loaded under", "strategy that wrote", VERDICTS, labels, tuple(rows))
 
 
 def label(column: str) -> str:
@@ -59,24 +90,28 @@ def label(column: str) -> str:
     return column if "2×2" in column else column.partition(" ×")[0]
 
 
-def short(name: str) -> str:
-    """Return a short name of a strategy, so that the table fits."""
-    return name.replace("deepspeed_stage_", "deepspeed ").replace("model_parallel", "model parallel")
-
-
-def cell(cells: dict, writer: str, reader: str) -> str:
-    """Return the result of the pairs of two strategies."""
-    came = [
+def pairs_of(cells: dict, writer: str, reader: str | None = None) -> list:
+    """Return the results of pairs that one strategy wrote, and one loaded, or any: a difference, or a reason."""
+    return [
         value
         for column, of_reader in cells.items()
-        if label(column) == reader
+        if reader is None or label(column) == reader
         for written, value in of_reader.items()
         if label(written) == writer
     ]
-    wrong = sum(isinstance(value, str) for value in came)
-    if not came:
-        return ""
-    return f"✗ {wrong} of {len(came)}" if wrong else f"✓ {len(came)}"
+
+
+def cell(values: list) -> Cell | None:
+    """Return the result of the pairs of two strategies; None if none was run."""
+    if not values:
+        return None
+    wrong = sum(isinstance(value, str) for value in values)
+    if wrong:
+        return Cell("don't resume", f"{wrong} of {len(values)} pairs of numbers of devices don't resume")
+    largest = max(values)
+    return Cell(
+        "resume", f"{len(values)} pairs of numbers of devices; losses differ by at most {largest:.0e}"
+    )
 
 
 def reasons(cells: dict) -> list:
@@ -103,4 +138,4 @@ def tried(data: dict) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    write("portability.md", page(), [table()])

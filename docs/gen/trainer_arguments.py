@@ -13,7 +13,7 @@ INTRODUCTION = """# Arguments of Trainer
 
 Set an argument in Python, or on the command line:
 
-```python
+```py
 stratagem.Trainer(max_epochs=10, accumulate_grad_batches=4)
 ```
 

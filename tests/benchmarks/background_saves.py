@@ -161,15 +161,15 @@ def main() -> None:
     )
     print("  median of later saves, lowest to highest; the first in brackets")
     for name, ((first_blocked, first_whole, _), *later) in taken.items():
-        told = []
+        reported = []
         for what, first, values in (
             ("blocks", first_blocked, sorted(blocked for blocked, _, _ in later)),
             ("in all", first_whole, sorted(whole for _, whole, _ in later)),
         ):
-            told.append(
+            reported.append(
                 f"{what} {statistics.median(values):5.2f} ({values[0]:.2f} to {values[-1]:.2f}) [{first:.2f}]"
             )
-        print(f"    {name:<28} {'   '.join(told)}")
+        print(f"    {name:<28} {'   '.join(reported)}")
     median = {name: [statistics.median(each) for each in zip(*later)] for name, (_, *later) in taken.items()}
     ours, background = median["Stratagem"], median["Stratagem, checkpoint.async"]
     print(

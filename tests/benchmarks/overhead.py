@@ -128,7 +128,7 @@ def quiet() -> Any:
 
 
 def logging_trainer(data: DataLoader[Any]) -> float:
-    # A terminal that nobody looks at: the bar is drawn as on a real one.
+    # A terminal without a reader: the bar is drawn as on a real one.
     with open(os.devnull, "w") as nowhere:
         bar = ProgressBar(console=Console(file=nowhere, force_terminal=True, width=120))
         return trainer(data, log_every_n_steps=1, callbacks=[bar])

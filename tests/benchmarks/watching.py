@@ -1,4 +1,4 @@
-"""What a step costs that may be told to stop, and whose rank's silence would be noticed."""
+"""What a step costs that may be asked to stop, and whose rank's silence would be noticed."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The same small transformer under `Trainer` and the same global batches: ddp and fsdp in two CPU processes of one
 thread each, XLA's in one process that drives two of PJRT's CPU devices. The strategies take turns, a run each;
 speed is over that of ddp in the same round. Memory is what a device has of parameters and of optimizer states
-after the run: of XLA's tensors, the largest of the pieces that lie on the devices.
+after the run: of XLA's tensors, the largest of the shards on the devices.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def on_a_device(tensor: Tensor) -> int:
     if tensor.device.type == "xla":
         import torch_xla
 
-        (pieces,) = torch_xla._XLAC._get_local_shards([tensor])
-        return max(piece.nbytes for piece, _ in pieces) if pieces else tensor.nbytes
+        (shards,) = torch_xla._XLAC._get_local_shards([tensor])
+        return max(shard.nbytes for shard, _ in shards) if shards else tensor.nbytes
     local: Tensor = getattr(tensor, "_local_tensor", tensor)
     return local.nbytes
 

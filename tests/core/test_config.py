@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from stratagem.config import RunConfig
+from stratagem.config import RunConfig, RunOptions
 from stratagem.errors import ConfigError
 
 MOST_SEED, MOST = 2**64 - 1, 10**7
@@ -74,3 +74,10 @@ def test_defaults_select_by_themselves_and_are_nobodys_else():
     assert (first.num_nodes, first.max_restarts, first.check_replicas_every) == (1, 0, 100)
     assert (first.precision, first.checkpoint, first.rdzv_backend) == ("32-true", "directory", "c10d")
     assert (first.extensions, first.only_plugins, first.without_plugins) == ((), (), ())
+
+
+def test_further_keywords_have_the_names_and_types_of_the_fields():
+    types = {field.name: field.type for field in dataclasses.fields(RunConfig)}
+    own = ("strategy", "accelerator", "devices", "num_nodes", "precision", "seed", "run_dir", "extensions")
+    options = {name: reference.__forward_arg__ for name, reference in RunOptions.__annotations__.items()}
+    assert options == {name: text for name, text in types.items() if name not in own}

@@ -66,7 +66,7 @@ def written(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def theirs() -> frozenset[str]:
-    """Names in the files for them; what core and plugins call so themselves is told by where it stands."""
+    """Names in the files for them; what core and plugins call so themselves is distinguished by its place."""
     return frozenset(name for path in sources() if path.name in FILES for name in written(parsed(path)))
 
 
@@ -150,7 +150,7 @@ def test_each_package_has_one_such_file():
         "def f(p): p._backward_hooks = None",
         "def f(module): return getattr(module, '_parameters')",
         "preload = ('torch', 'torch._dynamo')",
-        "class A:\n    def f(self): return self._nobody_defines_this",
+        "class A:\n    def f(self): return self._never_defined",
         "def f(zero): zero._optimizer_step = None",
     ],
 )
@@ -175,10 +175,10 @@ def test_names_of_ones_own_are_not(source: str):
     "path", [path for path in sources() if path.name in FILES], ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_each_file_has_tests(path: Path):
-    told = re.search(r"(?:tests|plugins)/[\w/-]+/test_\w+_private\.py", path.read_text())
+    reported = re.search(r"(?:tests|plugins)/[\w/-]+/test_\w+_private\.py", path.read_text())
     if path.parent.name == "sdk":
-        assert told is None
+        assert reported is None
         assert not theirs() & set(written(parsed(path)))
     else:
-        assert told is not None
-        assert (ROOT / told[0]).is_file()
+        assert reported is not None
+        assert (ROOT / reported[0]).is_file()

@@ -1,8 +1,8 @@
 """docs/conformance.md is what the generator makes of the JSON, and knows every check of a strategy."""
 
-import importlib.util
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,15 +16,37 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def generator():
-    spec = importlib.util.spec_from_file_location("conformance_page", ROOT / "docs/gen/conformance.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def generator(load_generator):
+    return load_generator("conformance")
 
 
 def test_the_page_is_current(generator):
     assert (ROOT / "docs/conformance.md").read_text() == generator.page(), "run `make conformance`"
+    assert generator.table().is_current(), "run `make conformance`"
+
+
+def test_the_table_has_each_result_and_the_summary_counts_them(generator):
+    reports = {report["name"]: report for report in json.loads(generator.DATA.read_text())}
+    table = json.loads((ROOT / "docs/conformance.json").read_text())
+    assert table["columns"] == list(reports)
+    names = [verdict["name"] for verdict in table["verdicts"]]
+    for number, strategy in enumerate(table["columns"]):
+        by_check = {}
+        for check in reports[strategy]["checks"]:
+            by_check.setdefault(check["check"], set()).add(check["verdict"])
+        counts = Counter()
+        for row in table["rows"]:
+            cell = row["cells"][number]
+            assert (cell is None) == (row["name"] not in by_check)
+            if cell is not None:
+                verdict = names[cell[0]]
+                assert verdict in by_check[row["name"]]
+                # A check that passes or is skipped does so at every world size; reasons are reported.
+                assert verdict in ("failed", "waived") or not {"failed", "waived"} & by_check[row["name"]]
+                assert len(cell) == 2 or verdict == "passed"
+                counts[verdict] += 1
+        line = next(each for each in generator.page().splitlines() if each.startswith(f"| {strategy} |"))
+        assert line.split(" | ")[1:4] == [str(counts[v] or "") for v in ("passed", "skipped", "waived")]
 
 
 def test_every_strategy_on_it_passes_every_check_there_is(generator):

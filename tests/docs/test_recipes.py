@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/recipes.md").read_text()
 RECIPES = re.findall(
-    r"^## (.+?)\n.*?^```diff\n(.*?)^```\n.*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    r"^## (.+?)\n.*?^```diff\n(.*?)^```\n.*?^```py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
 )
 PREAMBLE = re.search(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL).group(1)
 

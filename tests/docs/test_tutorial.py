@@ -35,7 +35,7 @@ def test_quoted_code_is_in_the_file_it_names(title, text):
     assert any(textwrap.indent(text, " " * depth) in source for depth in (0, 4, 8, 12))
 
 
-PYTHON = [text for _, language, title, text in blocks() if language == "python" and not title]
+PYTHON = [text for _, language, title, text in blocks() if language in ("python", "py") and not title]
 
 
 @pytest.mark.parametrize("text", PYTHON)

@@ -98,14 +98,14 @@ def _call(made: Case, work: Path) -> str:
     took_s, after = time.process_time() - began, _listed(work)
     for name in made.files:
         (work / name).unlink()
-    told = f"{[word[:200] for word in made.arguments]} {made.environ} {made.files}"[:1500]
+    reported = f"{[word[:200] for word in made.arguments]} {made.environ} {made.files}"[:1500]
     if code not in (0, 2):
-        return f"came to {code}: {told}"
+        return f"came to {code}: {reported}"
     if code == 2 and not (lines and lines[-1].startswith("Error: ") and len(lines[-1]) < 3000):
-        return f"isn't told in one sentence, but {lines[-1:]}: {told}"
+        return f"isn't reported in one sentence, but {lines[-1:]}: {reported}"
     if after != before:
-        return f"wrote {sorted(after ^ before)}: {told}"
-    return f"took {took_s:.1f} s: {told}" if took_s > LONGEST_S else ""
+        return f"wrote {sorted(after ^ before)}: {reported}"
+    return f"took {took_s:.1f} s: {reported}" if took_s > LONGEST_S else ""
 
 
 def _open(seed: int, saved: Path, copy: Path) -> str:

@@ -190,7 +190,7 @@ def main() -> None:
             found[begun[done]] = done.result()
             keep()
     failed = [name for name, result in found.items() if result["exit"] != 0]
-    print(f"{chosen.json}: {len(found)} pieces of work, {len(failed)} failed: {', '.join(failed)}")
+    print(f"{chosen.json}: {len(found)} tasks, {len(failed)} failed: {', '.join(failed)}")
     sys.exit(bool(failed))
 
 

@@ -1,4 +1,4 @@
-"""One training step under each trainer, told apart by nothing but who runs the loop.
+"""One training step under each trainer, distinguished by nothing but who runs the loop.
 
 Each loop trains a `Step` on the batches of a loader and returns nothing: the step itself notes the time and memory of
 its calls, so that no trainer's start and end count.

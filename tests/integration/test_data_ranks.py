@@ -39,18 +39,22 @@ def in_pairs(runtime: stratagem.Runtime) -> list[Any]:
 
 def test_each_pair_reads_its_part_and_talks_to_the_other_pair() -> None:
     ranks = stratagem.Runtime(Twins(), accelerator="cpu", devices=4, seed=3).launch(in_pairs, quiet=True)
-    assert [told["place"] for told in ranks] == [(0, 0, 2), (1, 0, 2), (2, 1, 2), (3, 1, 2)]
-    assert [told["local"] for told in ranks] == [(rank, 0) for rank in range(4)]
+    assert [reported["place"] for reported in ranks] == [(0, 0, 2), (1, 0, 2), (2, 1, 2), (3, 1, 2)]
+    assert [reported["local"] for reported in ranks] == [(rank, 0) for rank in range(4)]
     assert ranks[0]["seen"] == ranks[1]["seen"]
     assert ranks[2]["seen"] == ranks[3]["seen"]
     assert sorted(chain(*ranks[0]["seen"], *ranks[2]["seen"])) == list(range(8))
-    for rank, told in enumerate(ranks):
+    for rank, reported in enumerate(ranks):
         like = [rank % 2, rank % 2 + 2]
-        assert told["gathered"] == like
-        assert (told["mean"], told["sum"], told["from_last"]) == (sum(like) / 2, sum(like), like[1])
-        assert told["named"] == f"rank {like[0]}"
+        assert reported["gathered"] == like
+        assert (reported["mean"], reported["sum"], reported["from_last"]) == (
+            sum(like) / 2,
+            sum(like),
+            like[1],
+        )
+        assert reported["named"] == f"rank {like[0]}"
     # The two losses of a part's pair add up.
-    assert [told["grad"] for told in ranks] == [2.0, 2.0, 20.0, 20.0]
+    assert [reported["grad"] for reported in ranks] == [2.0, 2.0, 20.0, 20.0]
 
 
 def draws(runtime: stratagem.Runtime, path: str, load: bool) -> list[Any]:

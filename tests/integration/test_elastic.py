@@ -36,7 +36,7 @@ def test_when_a_launcher_is_killed_the_other_goes_on_alone(nodes: Nodes, strateg
     goes.send_signal(signal.SIGKILL)
     nodes.wait_until(lambda: nodes.seen_last() == 1)
     nodes.go()
-    assert stays.wait(180) == 0, nodes.told()
+    assert stays.wait(180) == 0, nodes.output()
     check_each_sample_once(nodes, 2, 1)
 
 
@@ -60,8 +60,8 @@ def test_the_global_batch_stays_while_launchers_go_and_join(nodes: Nodes, strate
     comes = nodes.start(*flags, "--node-rank", "1")
     nodes.wait_until(lambda: nodes.seen_last() == 2)
     nodes.go()
-    assert stays.wait(180) == 0, nodes.told()
-    assert comes.wait(60) == 0, nodes.told()
+    assert stays.wait(180) == 0, nodes.output()
+    assert comes.wait(60) == 0, nodes.output()
     check_each_sample_once(nodes, 2, 1, 2)
     compare_with_one_process(nodes, ("--global-batch-size", "8"), SAMPLES // 8)
 
@@ -72,7 +72,7 @@ def compare_with_one_process(nodes: Nodes, flags: tuple[str, ...], steps: int) -
     for path in nodes.folder.glob("seen.*"):
         path.unlink()
     nodes.go()
-    assert nodes.start(*flags, "--run-dir", "alone").wait(120) == 0, nodes.told()
+    assert nodes.start(*flags, "--run-dir", "alone").wait(120) == 0, nodes.output()
     alone = last_tries(nodes)
     assert sorted(alone) == list(range(steps))
     assert {step: numbers for step, (numbers, _) in elastic.items()} == {s: n for s, (n, _) in alone.items()}
@@ -109,8 +109,8 @@ def test_when_a_launcher_joins_both_go_on_together(nodes: Nodes, strategy: str) 
     second = nodes.start(*flags)
     nodes.wait_until(lambda: nodes.seen_last() == 2)
     nodes.go()
-    assert first.wait(180) == 0, nodes.told()
-    assert second.wait(60) == 0, nodes.told()
+    assert first.wait(180) == 0, nodes.output()
+    assert second.wait(60) == 0, nodes.output()
     check_each_sample_once(nodes, 1, 2)
     # The first one's rank saved and ended by itself: torch's agent kills those that don't, after 30 s.
     assert "Closing process" in nodes.log(0).read_text()
@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_comes_back_and_goes_on_from_the_newest_checkpoi
     first = {int(path.suffix[1:]) for path in nodes.folder.glob("seen.*")}
     os.kill(min(first), signal.SIGKILL)
     nodes.go()
-    assert node.wait(120) == 0, nodes.told()
+    assert node.wait(120) == 0, nodes.output()
     check_each_sample_once(nodes, 2, 2)
     assert (nodes.folder / "run" / "checkpoints" / "last").exists()
 

@@ -78,6 +78,6 @@ def test_the_first_launcher_is_killed_and_another_joins(
     third = nodes.start(*flags)
     nodes.wait_until(lambda: nodes.seen_last() == 2)
     nodes.go()
-    assert second.wait(180) == 0, nodes.told()
-    assert third.wait(60) == 0, nodes.told()
+    assert second.wait(180) == 0, nodes.output()
+    assert third.wait(60) == 0, nodes.output()
     check_each_sample_once(nodes, 1, 2, 1, 2)

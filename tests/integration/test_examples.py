@@ -211,7 +211,7 @@ def test_the_job_of_slurm(tmp_path):
     printed = run(ROOT, "bash", *job, **tasks, **step, **more, PATH=path)
     assert printed.count("val_acc     ") == 1
     assert (tmp_path / "run/metrics.csv").exists()
-    # The tasks and nodes that Slurm is asked for are those that the run is told of.
+    # The tasks and nodes that Slurm is asked for are those that the run gets.
     text = EXAMPLES.joinpath("slurm.sh").read_text()
     assert re.findall(r"^#SBATCH --(nodes|ntasks-per-node)=2$", text, re.MULTILINE) == [
         "nodes",

@@ -67,9 +67,9 @@ def test_four_then_three_then_one_then_four(nodes: FourNodes, strategy: str) -> 
         nodes.let_train_until(step)
         running += [nodes.start(*flags, "--node-rank", str(rank)) for rank in range(len(running), size)]
         nodes.wait_until(lambda size=size, step=step: nodes.is_waiting(size, step), 400)
-        assert all(node.poll() is None for node in running), nodes.told()
+        assert all(node.poll() is None for node in running), nodes.output()
     nodes.let_train_until(FOR_EVER)
-    assert [node.wait(300) for node in running] == [0] * 4, nodes.told()
+    assert [node.wait(300) for node in running] == [0] * 4, nodes.output()
     compare(last_tries(nodes.entries()), nodes.folder / "run" / "checkpoints" / "last")
 
 

@@ -127,6 +127,18 @@ def test_ranks_that_run_other_versions_disagree_loudly() -> None:
     assert "DigestMismatchError" in caught.value.traceback
 
 
+def gather_arguments(runtime: Any, first: int, *, second: int) -> Any:
+    return runtime.all_gather({"rank": runtime.rank, "sum": first + second})
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_every_rank_gets_the_arguments_and_the_keywords(start_method: str) -> None:
+    strategy = DDPStrategy(start_method=start_method)
+    runtime = stratagem.Runtime(strategy=strategy, accelerator="cpu", devices=2)
+    gathered = runtime.launch(gather_arguments, 1, second=2)
+    assert {name: values.tolist() for name, values in gathered.items()} == {"rank": [0, 1], "sum": [3, 3]}
+
+
 def accumulate(runtime: Any) -> Any:
     model = Line()
     wrapped, optimizer = runtime.setup(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulate=2)

@@ -1,4 +1,4 @@
-"""A plugin by somebody else: installed by pip, selected, wrapping a hook, and gone again."""
+"""A third-party plugin: installed by pip, selected, wrapping a hook, and gone again."""
 
 import json
 import os

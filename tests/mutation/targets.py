@@ -84,14 +84,20 @@ TARGETS = (
             "stop_*",
             "restart_states",
         ],
-        ["test_preemption", "test_guard", "test_restart_states", "test_signal_watch", "test_failures"],
+        [
+            *("test_preemption", "test_stop_*", "test_guard", "test_restart_states", "test_signal_watch"),
+            *("test_log_dir", "test_slurm_job", "test_signals", "hangs/test_*", "test_failures"),
+        ],
         starts_processes=True,
     ),
     _plugin(
         "ddp",
         "ddp",
         ["prepared", "tracked"],
-        ["test_gradients", "test_changing_parameters", "test_exact_resumption", "test_preset_checkpoints"],
+        [
+            *("test_missing_losses", "test_step_refusals", "test_refusals", "test_gradients"),
+            *("test_changing_parameters", "test_exact_resumption", "test_preset_checkpoints"),
+        ],
         starts_processes=True,
     ),
     _plugin("fsdp", "fsdp", ["prepared"], ["test_manual", "test_own_loops"], starts_processes=True),

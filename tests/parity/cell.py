@@ -11,6 +11,8 @@ from functools import cache
 from typing import Any
 
 import torch
+from stratagem_testing.comparison import furthest, rms_difference
+from stratagem_testing.record import TrainingRecord
 from stratagem_testing.workers import RankError, Workers, shared_workers
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from stratagem.errors import CollectiveError, StratagemError, WorkerError
 from tests.parity.columns import COLUMNS, Column
 from tests.parity.kind import Kind
 from tests.parity.kinds import KINDS
-from tests.parity.plain import Trained, train_plainly
+from tests.parity.plain import train_plainly
 from tests.parity.trained import Refused, first_refusal, train_in_rank
 
 HANGS_AFTER_S = 75.0
@@ -87,9 +89,9 @@ def shares_of(kind: Kind, column: Column) -> int:
 
 
 @cache
-def plainly(name: str, shares: int) -> Trained:
+def plainly(name: str, shares: int) -> TrainingRecord:
     """Train a kind in a plain loop, in a process of its own."""
-    trained: Trained = shared_workers("plain loops").run(1, train_plainly, name, shares)[0]
+    trained: TrainingRecord = shared_workers("plain loops").run(1, train_plainly, name, shares)[0]
     update = distance(trained.weights, trained.start or {})
     assert KINDS[name].trains_nothing or update > 0 or not trained.start, (
         f"{name}: the plain loop changed nothing"
@@ -98,19 +100,21 @@ def plainly(name: str, shares: int) -> Trained:
     return trained
 
 
-def compare(plain: Trained, ranks: Iterable[list[Trained]], tolerance: float) -> tuple[str, float, str]:
+def compare(
+    plain: TrainingRecord, ranks: Iterable[TrainingRecord], tolerance: float
+) -> tuple[str, float, str]:
     """Hold what ranks saved and have against the plain loop."""
     worst = 0.0
-    for rank, (saved, local) in enumerate(ranks):
-        if saved.steps != plain.steps:
-            return "wrong", math.inf, f"rank {rank} made {saved.steps} steps, and one process {plain.steps}"
+    for rank, trained in enumerate(ranks):
+        if trained.steps != plain.steps:
+            return "wrong", math.inf, f"rank {rank} made {trained.steps} steps, and one process {plain.steps}"
         expected = {_plain_name(key): value for key, value in plain.weights.items()}
         start = {_plain_name(key): value for key, value in plain.start.items()}
-        whole = {_plain_name(key): value for key, value in saved.weights.items()}
+        whole = {_plain_name(key): value for key, value in trained.weights.items()}
         if whole.keys() != expected.keys():
             unlike = sorted(whole.keys() ^ expected.keys())
             return "wrong", math.inf, f"saved other tensors than there are: {', '.join(unlike[:4])}"
-        for values, where in ((whole, "saved"), (local.weights, f"on rank {rank}")):
+        for values, where in ((whole, "saved"), (trained.own, f"on rank {rank}")):
             named = {_plain_name(key): value for key, value in values.items()}
             apart, tensor = difference(named, expected, start)
             if not apart <= tolerance:
@@ -123,33 +127,26 @@ def difference(
     ours: Mapping[str, Tensor], plain: Mapping[str, Tensor], start: Mapping[str, Tensor]
 ) -> tuple[float, str]:
     """Return the largest distance of a tensor from plain PyTorch's, by how far training moved it."""
-    moved = {name: _rms(plain[name], start[name]) if name in start else math.inf for name in plain}
+    moved = {name: _moved(start[name], plain[name]) if name in start else math.inf for name in plain}
     floor = FLOOR * max((rms for rms in moved.values() if math.isfinite(rms)), default=0.0)
-    worst, which = 0.0, ""
-    for name, value in ours.items():
-        if tuple(value.shape) != tuple(plain[name].shape):
-            return math.inf, f"{name} of shape {tuple(value.shape)}"
-        apart = _rms(value, plain[name])
-        if apart == 0.0:
-            continue
+
+    def allowed(name: str) -> float:
+        if name in start:
+            return max(floor, moved[name])
         # A lazy parameter had no value at the start, and so has come no known way.
-        scale = max(floor, moved[name]) if name in start else _rms(plain[name], torch.zeros_like(plain[name]))
-        relative = apart / scale if scale > 0 else math.inf
-        if not relative <= worst:
-            worst, which = relative, name
-    return worst, which
+        return rms_difference(plain[name], torch.zeros_like(plain[name]))
+
+    return furthest(ours, plain, allowed)
 
 
 def distance(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
     """Return the largest root mean square by which a tensor differs."""
-    return max((_rms(value, theirs[name]) for name, value in ours.items() if name in theirs), default=0.0)
+    return max((_moved(theirs[name], value) for name, value in ours.items() if name in theirs), default=0.0)
 
 
-def _rms(one: Tensor, other: Tensor) -> float:
-    if one.numel() == 0 or one.shape != other.shape:
-        return 0.0 if one.shape == other.shape else math.nan
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    return float((one.to(wide) - other.to(wide)).abs().square().mean().sqrt())
+def _moved(start: Tensor, end: Tensor) -> float:
+    """Return the root mean square by which a tensor was changed; NaN if its shape was."""
+    return rms_difference(end, start) if end.shape == start.shape else math.nan
 
 
 def _plain_name(key: str) -> str:

@@ -187,11 +187,11 @@ class Open:
 
 
 OPEN: tuple[Open, ...] = ()
-"""What is known to be wrong, told in the page: to be worked off."""
+"""What is known to be wrong, reported in the page: to be worked off."""
 
 
 def expected_refusals(kind: str, column: str) -> list[str]:
-    """Return pieces of the sentences with which a cell may be refused; none where it has to be equal."""
+    """Return parts of the sentences with which a cell may be refused; none where it has to be equal."""
     return [refusal.piece for refusal in REFUSALS if _is_of(refusal, kind, column)]
 
 

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from stratagem_testing.record import TrainingRecord
+from stratagem_testing.reference import ReferenceLoop
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils._pytree import tree_map
 
 from tests.parity.kind import Kind, StepContext, share_of, windows
 from tests.parity.kinds import KINDS
 
 
-@dataclass
-class Trained:
-    """What a training came to."""
-
-    weights: dict[str, Tensor]
-    """Parameters and buffers at the end, by the net's names."""
-    start: dict[str, Tensor] = field(default_factory=dict)
-    steps: int = 0
-
-
-def train_plainly(name: str, shares: int) -> Trained:
+def train_plainly(name: str, shares: int) -> TrainingRecord:
     """Train a kind.
 
     Args:
@@ -39,58 +29,40 @@ def train_plainly(name: str, shares: int) -> Trained:
     start = _state(net)
     made = kind.optimizers(net)
     optimizers = made if isinstance(made, list) else [made]
-    schedulers = kind.schedulers(optimizers)
-    steps, losses, parts = 0, [], shares if kind.per_share else 1
+    loop = ReferenceLoop(
+        optimizers,
+        kind.schedulers(optimizers),
+        max_norm=kind.max_norm,
+        max_value=kind.max_value,
+        closure=isinstance(optimizers[0], torch.optim.LBFGS),
+    )
+    parts = shares if kind.per_share else 1
     for epoch in range(kind.epochs):
         kind.on_epoch(net, epoch)
-        index = 0
+        seen = len(loop.losses)
         for window in windows(kind.batches(), kind.accumulate):
-            evaluated: list[Any] = []
-
-            def closure(window: Any = window, first: int = index, into: list[Any] = evaluated) -> Tensor:
-                for optimizer in optimizers:
-                    optimizer.zero_grad()
-                total = torch.zeros(())
-                for offset, batch in enumerate(window):
-                    if not into:
-                        kind.before_batch(net, first + offset)
-                    for loss in _losses(kind, net, batch, first + offset, parts, optimizers):
-                        (loss / len(window)).backward()
-                        total = total + loss.detach() / (len(window) * parts)
-                    if not into and offset + 1 < len(window):
-                        kind.after_batch(net, first + offset)
-                if parts > 1:  # each part ran backward by itself, as on its rank
-                    for parameter in net.parameters():
-                        if parameter.grad is not None:
-                            parameter.grad /= parts
-                into.append(total)
-                return total
-
             if kind.manual:
-                kind.before_batch(net, index)
-                _losses(kind, net, window[0], index, parts, optimizers)
-            elif isinstance(optimizers[0], torch.optim.LBFGS):
-                optimizers[0].step(closure)
+                index = len(loop.losses)
+                kind.before_batch(net, index - seen)
+                _losses(kind, net, window[0], index - seen, parts, optimizers)
+                loop.losses.append(0.0)
+                loop.end_step()
+                kind.after_batch(net, index - seen)
             else:
-                closure()
-                for optimizer in optimizers:
-                    _clip(kind, optimizer)
-                for optimizer in optimizers:
-                    optimizer.step()
-                    optimizer.zero_grad()
-            if not kind.manual:
-                losses.append(float(evaluated[0]))
-            steps += 1
-            for scheduler, interval in schedulers:
-                if interval == "step":
-                    scheduler.step()
-            index += len(window)
-            kind.after_batch(net, index - 1)
-        for scheduler, interval in schedulers:
-            if interval == "epoch":
-                mean = sum(losses[-kind.count :]) / kind.count
-                scheduler.step(*([mean] if isinstance(scheduler, ReduceLROnPlateau) else []))
-    return Trained(_state(net), start, steps)
+                _step(kind, net, loop, window, seen, parts)
+        loop.end_epoch(loop.losses[seen:])
+    return TrainingRecord(weights=_state(net), start=start, steps=len(loop.rates))
+
+
+def _step(kind: Kind, net: nn.Module, loop: ReferenceLoop, window: Any, first: int, parts: int) -> None:
+    """Make one optimizer step; kinds count micro-batches from `first`, an epoch's first one."""
+    loop.step(
+        window,
+        lambda batch, index: _losses(kind, net, batch, index - first, parts, loop.optimizers),
+        shares=parts,
+        before=lambda index: kind.before_batch(net, index - first),
+        after=lambda index: kind.after_batch(net, index - first),
+    )
 
 
 def _losses(kind: Kind, net: nn.Module, batch: Any, index: int, parts: int, optimizers: Any) -> list[Any]:
@@ -110,14 +82,6 @@ def _losses(kind: Kind, net: nn.Module, batch: Any, index: int, parts: int, opti
         if loss is not None:
             losses.append(loss)
     return losses
-
-
-def _clip(kind: Kind, optimizer: Any) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if kind.max_norm is not None:
-        nn.utils.clip_grad_norm_(parameters, kind.max_norm)
-    if kind.max_value is not None:
-        nn.utils.clip_grad_value_(parameters, kind.max_value)
 
 
 def _in_precision(kind: Kind, value: Any) -> Any:

@@ -43,7 +43,7 @@ def main() -> None:
             outcome = try_cell(kind, column)
             outcomes.append(outcome)
             unexpected += not is_expected(outcome)
-            print(told(outcome), flush=True)
+            print(sentence_of(outcome), flush=True)
             if chosen.json:
                 keep(chosen.json, outcome)
         counted = Counter(outcome.verdict for outcome in outcomes)
@@ -53,13 +53,13 @@ def main() -> None:
 
 def is_expected(outcome: Outcome) -> bool:
     """Whether a cell is equal, or refused as it is listed; or listed as known to be wrong."""
-    pieces = expected_refusals(outcome.kind, outcome.column)
-    refused = outcome.verdict == "refused" and any(piece in outcome.sentence for piece in pieces)
-    as_listed = refused if pieces else outcome.verdict == "equal"
+    parts = expected_refusals(outcome.kind, outcome.column)
+    refused = outcome.verdict == "refused" and any(part in outcome.sentence for part in parts)
+    as_listed = refused if parts else outcome.verdict == "equal"
     return as_listed or bool(why_open(outcome.kind, outcome.column))
 
 
-def told(outcome: Outcome) -> str:
+def sentence_of(outcome: Outcome) -> str:
     """Return a line about a cell."""
     mark = " " if is_expected(outcome) else "!"
     size = "" if outcome.difference is None else f" {outcome.difference:.0e}"

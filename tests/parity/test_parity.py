@@ -8,14 +8,14 @@ import time
 import pytest
 import torch
 from averaging import AveragedPrepared, Averaging
+from stratagem_testing.record import TrainingRecord
 
 from tests.parity import cell
 from tests.parity.columns import COLUMNS, SHORT, Column
 from tests.parity.expected import OPEN, REFUSALS, expected_refusals
 from tests.parity.kind import share_of, windows
 from tests.parity.kinds import KINDS
-from tests.parity.plain import Trained
-from tests.parity.run import is_expected, told
+from tests.parity.run import is_expected, sentence_of
 from tests.parity.short import SHORT_KINDS
 
 
@@ -23,7 +23,7 @@ from tests.parity.short import SHORT_KINDS
 @pytest.mark.parametrize("kind", SHORT_KINDS)
 def test_a_cell_is_equal_or_refused_as_listed(kind: str, column: str) -> None:
     outcome = cell.try_cell(kind, column)
-    assert is_expected(outcome), told(outcome)
+    assert is_expected(outcome), sentence_of(outcome)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_cell_is_equal_or_refused_as_listed(kind: str, column: str) -> None:
 )
 def test_a_cell_that_ended_in_an_error_of_torch(kind: str, column: str) -> None:
     outcome = cell.try_cell(kind, column)
-    assert is_expected(outcome), told(outcome)
+    assert is_expected(outcome), sentence_of(outcome)
 
 
 # The table itself ---------------------------------------------------------------------------------
@@ -91,12 +91,12 @@ def test_a_strategy_gets_the_verdict_that_it_deserves(monkeypatch, strategy, ver
 def _compared(**changed: torch.Tensor) -> tuple[str, float, str]:
     start = {"w": torch.zeros(4), "frozen": torch.ones(3), "count": torch.tensor(2)}
     weights = {"w": torch.full((4,), 0.01), "frozen": torch.ones(3), "count": torch.tensor(2)}
-    plain = Trained(weights, start, steps=2)
-    saved = Trained({**weights, **changed}, steps=2)
-    return cell.compare(plain, [[saved, Trained({}, steps=2)]], 1e-4)
+    plain = TrainingRecord(weights=weights, start=start, steps=2)
+    trained = TrainingRecord(weights={**weights, **changed}, steps=2)
+    return cell.compare(plain, [trained], 1e-4)
 
 
-def test_differences_are_told_by_how_far_training_went() -> None:
+def test_differences_are_relative_to_the_update() -> None:
     assert _compared() == ("equal", 0.0, "")
     assert _compared(w=torch.full((4,), 0.01 * (1 + 5e-5)))[0] == "equal"
     verdict, difference, sentence = _compared(w=torch.zeros(4))  # nothing trained
@@ -110,9 +110,11 @@ def test_differences_are_told_by_how_far_training_went() -> None:
 
 
 def test_copies_of_ranks_are_compared_too() -> None:
-    plain = Trained({"w": torch.ones(2)}, {"w": torch.zeros(2)}, steps=1)
-    saved, apart = Trained({"w": torch.ones(2)}, steps=1), Trained({"w": torch.full((2,), 1.5)}, steps=1)
-    verdict, _, sentence = cell.compare(plain, [[saved, saved], [saved, apart]], 1e-4)
+    weights = {"w": torch.ones(2)}
+    plain = TrainingRecord(weights=weights, start={"w": torch.zeros(2)}, steps=1)
+    equal = TrainingRecord(weights=weights, own=weights, steps=1)
+    apart = TrainingRecord(weights=weights, own={"w": torch.full((2,), 1.5)}, steps=1)
+    verdict, _, sentence = cell.compare(plain, [equal, apart], 1e-4)
     assert verdict == "wrong"
     assert "on rank 1" in sentence
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from stratagem_testing.trained import whole_weights
+from stratagem_testing.record import Recorder, TrainingRecord
+from stratagem_testing.trained import net_weights
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
@@ -22,7 +23,6 @@ from stratagem.errors import CollectiveError, StratagemError, WorkerError
 from tests.parity.columns import ACCELERATOR
 from tests.parity.kind import Kind, StepContext, share_of
 from tests.parity.kinds import KINDS
-from tests.parity.plain import Trained
 
 TOGETHER_S = 3.0
 """Within which the other ranks have to refuse what one refuses."""
@@ -87,23 +87,29 @@ class KindModule(stratagem.Module):
         self.kind.on_epoch(self.net, self.trainer.current_epoch)
 
 
-class Between(stratagem.Callback):
+class Between(Recorder):
     """Calls what a kind does between steps, and keeps what the net has become."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.weights: dict[str, Tensor] = {}
-        self.local: dict[str, Tensor] = {}
+        super().__init__(f"{folder}/trained")
+        self.own: dict[str, Tensor] = {}
+
+    def loss_in(self, outputs: Any) -> None:
+        """Losses aren't compared: kinds return anything that a training step may."""
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         module.kind.before_batch(module.net, batch_idx)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
         module.kind.after_batch(module.net, batch_idx)
 
+    def read_weights(self, trainer: Any) -> dict[str, Tensor]:
+        return net_weights(trainer, f"{self.path}-weights")
+
     def on_end(self, trainer: Any, module: Any, stage: str) -> None:
-        self.weights = whole_weights(trainer, module, f"{self.folder}/weights")
-        self.local = own_copies(module.net, self.weights)
+        super().on_end(trainer, module, stage)
+        self.own = own_copies(module.net, self.weights)
 
 
 def own_copies(net: torch.nn.Module, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -131,7 +137,7 @@ class Refused:
 
 def train_in_rank(
     name: str, strategy: Any, options: Mapping[str, Any], devices: int, folder: str
-) -> list[Trained] | Refused:
+) -> TrainingRecord | Refused:
     """Train a kind in this rank; return what was saved, and what this rank has itself.
 
     Raises:
@@ -164,7 +170,9 @@ def first_refusal(folder: str) -> str:
     return first.read_text(encoding="utf-8") if first and first.name.startswith("refused-") else ""
 
 
-def _train(kind: Kind, strategy: Any, options: Mapping[str, Any], devices: int, folder: str) -> list[Trained]:
+def _train(
+    kind: Kind, strategy: Any, options: Mapping[str, Any], devices: int, folder: str
+) -> TrainingRecord:
     by_name = isinstance(strategy, str)
     chosen = (
         {"strategy": strategy, "strategy_options": dict(options)} if by_name else {"strategy": strategy()}
@@ -189,7 +197,4 @@ def _train(kind: Kind, strategy: Any, options: Mapping[str, Any], devices: int, 
             run_dir=own,
         )
         trainer.fit(KindModule(kind))
-        return [
-            Trained(between.weights, steps=trainer.global_step),
-            Trained(between.local, steps=trainer.global_step),
-        ]
+        return TrainingRecord(weights=between.weights, own=between.own, steps=between.steps)

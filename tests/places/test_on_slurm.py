@@ -141,7 +141,7 @@ def test_a_signal_puts_the_run_back_and_it_goes_on_where_it_was(
         assert len(steps) == len(set(steps)) == 60
 
 
-def test_a_run_that_is_told_to_stop_saves_and_stays_away(cluster: Cluster, folder: Path) -> None:
+def test_a_run_that_is_asked_to_stop_saves_and_stays_away(cluster: Cluster, folder: Path) -> None:
     assert fit(cluster, folder, "ended", "--detach", "--max-restarts", "1", pause_s=0.15).returncode == 0
     again = stratagem(cluster, folder, "fit", "net.py:Interrupted", "--run-dir", "out/ended", "--on", "slurm")
     assert again.returncode == 2

@@ -33,6 +33,7 @@ PLANTED = (
     "wrong_parts",
     "wrong_resumption",
     "wrong_strategies",
+    "wrong_weights",
 )
 """Modules whose faults were written for a check."""
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from stratagem_testing import StrategySubject
-from stratagem_testing.recipe import Recipe, Schedule
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.reference import Schedule
 from stratagem_testing.trained import RecipeModule
 from stratagem_testing.workers import RankError
 from torch import Tensor, nn

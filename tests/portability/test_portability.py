@@ -48,5 +48,5 @@ def test_a_checkpoint_that_was_written_later_has_other_numbers(
     monkeypatch.setattr(cell, "STATES", 1e-9)
     assert "is off by" in cell.write(columns_here()["ddp ×2"], str(tmp_path / "rounded"))
     assert "only in what was loaded" in cell._unlike({"model/a": cell.torch.ones(1)}, {}, 1.0)
-    (missing,) = cell.read(single, {"nobody": str(tmp_path / "nothing")}, str(tmp_path))
+    (missing,) = cell.read(single, {"missing": str(tmp_path / "nothing")}, str(tmp_path))
     assert "there is no checkpoint" in missing.wrong

@@ -1,6 +1,6 @@
 """What tests/soak/kills.py trains: a rank that a plan names kills itself, at a random instant of what it is doing.
 
-SIGKILL runs no handler, whoever sends it: a timer's thread within the rank knows best what the rank is doing.
+SIGKILL runs no handler: a timer's thread within the rank knows best what the rank is doing.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def kill(folder: Path, kills: int, seed: int) -> bool:
     chance = random.Random(seed)
     checkpointer = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")), async_=True)
     weights = {f"w{number}": torch.zeros(500_000) for number in range(4)}
-    path, told, new, torn = str(folder / "killed"), 0, 0, 0
+    path, reported, new, torn = str(folder / "killed"), 0, 0, 0
 
     def save(step: int) -> None:
         for weight in weights.values():
@@ -146,7 +146,7 @@ def kill(folder: Path, kills: int, seed: int) -> bool:
         try:
             checkpointer.wait()
         except stratagem.errors.CheckpointError:
-            told += 1
+            reported += 1
         reader = checkpointer.open(path)
         read = {key: torch.empty(500_000) for key in weights}
         reader.read(read)
@@ -155,8 +155,8 @@ def kill(folder: Path, kills: int, seed: int) -> bool:
         torn += at not in (step, step + 1) or any(bool((each != at).any()) for each in read.values())
     checkpointer.close()
     print(
-        f"kills        {kills} of what writes: {told} told, {kills - new} former and {new} new checkpoints left, "
-        f"{torn} torn",
+        f"kills        {kills} of what writes: {reported} reported, {kills - new} former and {new} new checkpoints "
+        f"left, {torn} torn",
         flush=True,
     )
     return not torn

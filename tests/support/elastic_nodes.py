@@ -106,8 +106,8 @@ class Nodes:
     def wait_until(self, holds: Callable[[], bool], timeout_s: float = 200) -> None:
         deadline = time.monotonic() + timeout_s
         while not holds():
-            assert time.monotonic() < deadline, self.told()
-            assert any(node.poll() is None for node in self.started), self.told()
+            assert time.monotonic() < deadline, self.output()
+            assert any(node.poll() is None for node in self.started), self.output()
             time.sleep(0.1)
 
     def end(self) -> None:
@@ -117,19 +117,19 @@ class Nodes:
                 node.kill()
             node.wait()
 
-    def told(self) -> str:
+    def output(self) -> str:
         return "\n".join(self.log(number).read_text()[-3000:] for number in range(len(self.started)))
 
 
 def check_each_sample_once(nodes: Nodes, *world_sizes: int) -> None:
     """What each attempt trained before the checkpoint that the next one went on from is one whole epoch.
 
-    That is one of every so many steps, or the one that ranks saved when they were told to stop.
+    That is one of every so many steps, or the one that ranks saved when they were asked to stop.
     """
     seen = nodes.seen()
     attempts = sorted({attempt for attempt, *_ in seen})
     sizes = [{size for a, size, *_ in seen if a == attempt} for attempt in attempts]
-    assert sizes[len(sizes) - len(world_sizes) :] == [{size} for size in world_sizes], nodes.told()
+    assert sizes[len(sizes) - len(world_sizes) :] == [{size} for size in world_sizes], nodes.output()
     starts = [min(step for a, _, step, *_ in seen if a == attempt) for attempt in attempts]
     assert starts[-1] > 0
     ends = dict(zip(attempts, [*starts[1:], SAMPLES]))

@@ -213,7 +213,7 @@ def _halve(parameter: Tensor) -> None:
 
 
 class Attributes(Case):
-    """The optimizer's groups are told by attributes of parameters, and by a list of them."""
+    """The optimizer's groups are distinguished by attributes of parameters, and by a list of them."""
 
     def net(self) -> nn.Module:
         net: Any = make_net()

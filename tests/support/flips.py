@@ -49,5 +49,5 @@ def accepted_flips(folder: Path, count: int, seed: int) -> list[str]:
 if __name__ == "__main__":
     for number, name in enumerate(sys.argv[2:]):
         read_all(Path(name))
-        told = accepted_flips(Path(name), int(sys.argv[1]), number)
-        print(f"{name}: {sys.argv[1]} flips, {len(told)} accepted", *told, sep="\n  ")
+        reported = accepted_flips(Path(name), int(sys.argv[1]), number)
+        print(f"{name}: {sys.argv[1]} flips, {len(reported)} accepted", *reported, sep="\n  ")

@@ -1,4 +1,4 @@
-"""Checkpoints whose checksums are right and whose content isn't: what somebody may write on purpose."""
+"""Checkpoints whose checksums are right and whose content isn't: what may be written on purpose."""
 
 from __future__ import annotations
 

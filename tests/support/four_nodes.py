@@ -77,8 +77,8 @@ class Net(stratagem.Module):
         }
         with (self.folder / f"seen.{os.getpid()}").open("a") as file:
             file.write(json.dumps(entry) + "\n")
-        with told_to_stop(self.trainer.world_size == 1) as told:
-            while not told and self.trainer.global_step >= int((self.folder / LIMIT).read_text()):
+        with stop_requests(self.trainer.world_size == 1) as reported:
+            while not reported and self.trainer.global_step >= int((self.folder / LIMIT).read_text()):
                 time.sleep(0.05)
         return loss
 
@@ -94,24 +94,24 @@ class Net(stratagem.Module):
 
 
 @contextmanager
-def told_to_stop(watched: bool) -> Iterator[list[int]]:
+def stop_requests(watched: bool) -> Iterator[list[int]]:
     """Yield a list that isn't empty once SIGTERM has come, which the trainer's own handler gets, too.
 
     Args:
         watched: whether anything comes into it. A rank among several goes on waiting: it would train on until all of
             them agree to stop.
     """
-    told: list[int] = []
+    reported: list[int] = []
     before: Any = signal.getsignal(signal.SIGTERM)
 
     def handle(number: int, frame: Any) -> None:
-        told.append(number)
+        reported.append(number)
         before(number, frame)
 
     if watched and callable(before):
         signal.signal(signal.SIGTERM, handle)
     try:
-        yield told
+        yield reported
     finally:
         if signal.getsignal(signal.SIGTERM) is handle:
             signal.signal(signal.SIGTERM, before)

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_testing.record import TrainingRecord, gather_whole
 from stratagem_testing.workers import RankError, shared_workers
 from torch import Tensor, nn
 
@@ -187,14 +188,11 @@ class StrategyLoop(Loop):
 Row = Callable[[Loop], None]
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What a row came to in one process."""
+@dataclass(kw_only=True)
+class Ended(TrainingRecord):
+    """What a row came to in one process: tensors of all modules, under the number of each."""
 
-    weights: dict[str, Tensor]
-    own: dict[str, Tensor]
     notes: list[tuple[str, Any]]
-    start: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -406,7 +404,7 @@ def run_plainly(row: Row, precision: str = "32-true") -> Ended:
         for index, module in enumerate(loop.modules)
         for name, value in module.state_dict().items()
     }
-    return Ended(weights, _copied(loop), loop.notes, start)
+    return Ended(weights=weights, own=_copied(loop), notes=loop.notes, start=start)
 
 
 def compare(plain: Ended, ranks: Sequence[Ended], tolerance: float = TOLERANCE) -> tuple[str, str, float]:
@@ -491,10 +489,7 @@ def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str, part: int | N
         for index, prepared in enumerate(runtime._prepared)
         for key, tensor in prepared.model_tensors().items()
     }
-    session.checkpointer.save(f"{folder}/weights-{part or 0}", stratagem.Checkpoint(tensors))
-    reader = session.checkpointer.open(f"{folder}/weights-{part or 0}")
-    whole = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
-    reader.read(whole)
+    whole = gather_whole(session.checkpointer, tensors, f"{folder}/weights-{part or 0}")
     own = _copied(loop)
     for index, prepared in enumerate(runtime._prepared):
         for name, value in prepared.original_module.named_parameters():
@@ -502,7 +497,7 @@ def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str, part: int | N
             is_whole = type(value.data) is Tensor and not value.is_meta
             if is_whole and known is not None and (value.shape, value.dtype) == (known.shape, known.dtype):
                 own[f"{index}/{name}"] = value.detach().to("cpu", copy=True)
-    return Ended(whole, own, loop.notes, {})
+    return Ended(weights=whole, own=own, notes=loop.notes)
 
 
 def _copied(loop: Loop) -> dict[str, Tensor]:
@@ -542,13 +537,13 @@ def keep(path: Path, outcomes: Iterable[Outcome]) -> None:
         }
         for each in outcomes
     ]
-    tried = {(each["row"], each["strategy"], each["devices"]) for each in new}
-    cells = [each for each in cells if (each["row"], each["strategy"], each["devices"]) not in tried] + new
+    # Columns keep their places, in the order in which they were first run.
+    by_place = {(each["row"], each["strategy"], each["devices"]): each for each in [*cells, *new]}
     rows = {name: " ".join((row.__doc__ or name).split()) for name, row in ROWS.items()}
     content = {
         "torch": torch.__version__,
         "rows": rows,
-        "cells": [each for each in cells if each["row"] in rows],
+        "cells": [each for each in by_place.values() if each["row"] in rows],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -434,7 +434,7 @@ def refusals(subject: StrategySubject, names: list[str], length: int = TOKENS) -
 
 
 def _refusals(runtime: stratagem.Runtime, names: list[str], length: int) -> dict[str, str]:
-    told = {}
+    reported = {}
     for name in names:
         try:
             module = REFUSED[name]()
@@ -442,7 +442,7 @@ def _refusals(runtime: stratagem.Runtime, names: list[str], length: int) -> dict
             output = net(torch.ones(2, length, dtype=torch.long))
             runtime.backward(output.sum(), net)
         except stratagem.StratagemError as error:
-            told[name] = str(error)
+            reported[name] = str(error)
         else:
-            told[name] = "trained"
-    return told
+            reported[name] = "trained"
+    return reported

@@ -31,7 +31,7 @@ class Net(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
-class Told(Prepared):
+class RecordingPrepared(Prepared):
     """Notes what is called of it."""
 
     calls: list[Any]

@@ -119,7 +119,7 @@ class StandInPods:
         )
 
     def _base(self) -> dict[str, str]:
-        """What the image would have: Python with this project's packages; and what each pod is told."""
+        """What the image would have: Python with this project's packages; and what each pod is reported."""
         bin_dir = os.path.dirname(sys.executable)
         kept = {name: os.environ[name] for name in ("HOME", "PYTHONPATH", "TMPDIR") if name in os.environ}
         return {

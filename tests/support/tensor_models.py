@@ -326,7 +326,7 @@ def _clip(runtime: Any, recipe: Recipe) -> list[float]:
         assert norm is not None
         norms.append(float(norm))
         optimizer.step()
-        # Nothing is still being sent out of memory that nobody holds.
+        # Nothing is still being sent out of memory that is free.
         assert _get_work_registry_size() == 0
     return norms
 

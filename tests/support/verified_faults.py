@@ -113,7 +113,7 @@ class CountsInValidation(Classifier):
 
 
 class Holder:
-    """Something that a module keeps and nobody can look into."""
+    """Something that a module keeps and that can't be inspected."""
 
     def __init__(self, counts):
         self.counts = counts

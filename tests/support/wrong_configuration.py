@@ -10,7 +10,7 @@ from planting import caught_by
 
 @caught_by("configuration", "another value of 'opened' during a run")
 class KeepsCollectives(Averaging):
-    """Takes care that nobody sees it before and after."""
+    """Hides it before and after."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -80,7 +80,7 @@ class Unitless(CpuAccelerator):
         return {"used": 3}
 
 
-@caught_by("accelerator", "precisions_told", "without a reason")
+@caught_by("accelerator", "precision_refusals", "without a reason")
 class RefusesWithoutReason(CpuAccelerator):
     def refuse_precision(self, precision: str) -> str | None:
         return "no" if precision == "bf16-true" else None

@@ -234,10 +234,10 @@ def all_refused(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[str
 
 def warnings_of(subject: StrategySubject, recipe: Recipe) -> list[str]:
     """What a run warns of."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         train(subject, recipe)
-    return [str(warning.message) for warning in told]
+    return [str(warning.message) for warning in reported]
 
 
 @dataclass(frozen=True)
@@ -255,12 +255,12 @@ class Half(Tokens):
 
 
 def cut_as_torch_xla_does(subject: StrategySubject) -> list[tuple[str, float]]:
-    """By parameter, process and way of cutting, how far our pieces are from those of torch_xla."""
-    return subject.runtime().launch(_pieces, quiet=True)
+    """By parameter, process and way of cutting, how far our shards are from those of torch_xla."""
+    return subject.runtime().launch(_shards, quiet=True)
 
 
-def _pieces(runtime: stratagem.Runtime) -> list[tuple[str, float]]:
-    from stratagem_xla.pieces import fill
+def _shards(runtime: stratagem.Runtime) -> list[tuple[str, float]]:
+    from stratagem_xla.flat_shards import fill
     from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
 
     apart = []

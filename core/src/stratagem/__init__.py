@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from stratagem.runtime.runtime import Runtime as Runtime
     from stratagem.strategies.base import ParallelStrategy as ParallelStrategy
     from stratagem.strategies.base import Strategy as Strategy
+    from stratagem.strategies.loss_sum import LossSum as LossSum
     from stratagem.strategies.prepared import Prepared as Prepared
     from stratagem.strategies.prepared import place as place
     from stratagem.strategies.process_group import ProcessGroupStrategy as ProcessGroupStrategy
@@ -86,6 +87,7 @@ _HOMES = {
     "stratagem.precision.wrapper": "PrecisionWrapper",
     "stratagem.runtime.runtime": "Runtime",
     "stratagem.strategies.base": "ParallelStrategy Strategy",
+    "stratagem.strategies.loss_sum": "LossSum",
     "stratagem.strategies.prepared": "Prepared place",
     "stratagem.strategies.process_group": "ProcessGroupStrategy",
     "stratagem.strategies.replica": "Replica",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, Literal, TypedDict, Union
 
 from stratagem.errors import ConfigError, short
 
@@ -26,8 +26,29 @@ def path_text(name: str, path: object) -> str:
     return text
 
 
-Devices = Union[int, str, "list[int]", "tuple[int, ...]"]
-"""3, "3", -1, "auto", [0, 2], "0,2" or "0,": docs/guides/devices.md has the grammar."""
+Devices = Union[int, Literal["auto"], "list[int]", "tuple[int, ...]"]
+"""3, -1, "auto" or [0, 2], as a program gives them: docs/guides/devices.md. A run also takes the texts of flags and
+files, as "3" and "0,2"; they aren't in this type, so that type checkers refuse `devices="two"`."""
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class RunOptions(TypedDict, total=False):
+    """Fields of `RunConfig` that `Runtime` and `Trainer` take as further keywords."""
+
+    strategy_options: Mapping[str, Any]
+    node_rank: int | None
+    rdzv_endpoint: str | None
+    rdzv_backend: str
+    rdzv_conf: str | None
+    environment: str
+    checkpoint: str
+    checkpoint_options: Mapping[str, Any]
+    max_restarts: int
+    log_dir: str | None
+    check_replicas_every: int
+    log_level: LogLevel | None
+    only_plugins: tuple[str, ...]
+    without_plugins: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -37,12 +58,13 @@ class RunConfig:
     Workers rebuild the run from it, so nothing live is ever in here.
     """
 
+    # Components are `Any` here: their classes know this record. `Runtime` and `Trainer` have the types.
     strategy: Any = "auto"
     """A strategy's name, alias or preset, "distribution:name", or a strategy object."""
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword values for the strategy's constructor, when it is chosen by name."""
-    accelerator: str = "auto"
-    devices: Devices = "auto"
+    accelerator: Any = "auto"
+    devices: Devices | str = "auto"
     num_nodes: int | str = 1
     """How many machines, or the minimum and the maximum as "1:4", between which they may come and go."""
     node_rank: int | None = None
@@ -53,7 +75,7 @@ class RunConfig:
     rdzv_backend: str = "c10d"
     rdzv_conf: str | None = None
     """Settings of the rendezvous in torch's words, as "last_call_timeout=10,keep_alive_interval=2"."""
-    precision: str = "32-true"
+    precision: Any = "32-true"
     environment: str = "auto"
     checkpoint: str = "directory"
     checkpoint_options: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +90,7 @@ class RunConfig:
     check_replicas_every: int = 100
     """Optimizer steps between two comparisons of ranks that hold copies, beside the first steps and
     checkpoints; 0 for none."""
-    log_level: str | None = None
+    log_level: LogLevel | None = None
     """From which level on records of engines that keep a log reach the terminal: "debug", "info",
     "warning" or "error"; None leaves that to each engine's strategy."""
     extensions: tuple[Any, ...] = ()

@@ -116,23 +116,23 @@ def pairs() -> Tensor:
 
 
 def ring() -> Tensor:
-    """DCD-PSGD, with what each rank has told kept for all ranks."""
+    """DCD-PSGD, with the values that each rank has sent, for all ranks."""
     model, rank, size = net(), dist.get_rank(), dist.get_world_size()
-    told = [flat(model) for _ in range(size)]
+    sent = [flat(model) for _ in range(size)]
     optimizer = optimizer_of(model)
     for x, y in batches():
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-        average = (told[rank] + told[rank - 1] + told[(rank + 1) % size]) / 3
-        wanted = average + (flat(model) - told[rank])
-        message = encoded(padded(wanted - told[rank], 1).view(1, -1), "int8")
+        average = (sent[rank] + sent[rank - 1] + sent[(rank + 1) % size]) / 3
+        wanted = average + (flat(model) - sent[rank])
+        message = encoded(padded(wanted - sent[rank], 1).view(1, -1), "int8")
         messages = [torch.empty_like(message) for _ in range(size)]
         dist.all_gather(messages, message)
-        told = [
-            values + decoded(each, "int8").view(-1)[: len(values)] for values, each in zip(told, messages)
+        sent = [
+            values + decoded(each, "int8").view(-1)[: len(values)] for values, each in zip(sent, messages)
         ]
-        fill(model, told[rank])
+        fill(model, sent[rank])
     return flat(model)
 
 

@@ -70,7 +70,7 @@ def of_all(values: Tensor) -> Tensor:
 
 
 def beside_the_algorithm_by_hand(runtime: Any) -> tuple[float, float, list[bool]]:
-    """Hand in after each odd step, and take up after the even one that follows."""
+    """Send after each odd step, and apply after the even one that follows."""
     ours, hand = Trained(runtime, runtime.rank), Trained(rank=runtime.rank)
     averaging, busy = ours.optimizer.prepared.averaging, []
     apart: list[float] = []
@@ -233,7 +233,7 @@ def one_of_two(rank: int, port: int, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["ends", "late", "closes"])
-def test_a_rank_that_does_not_come_holds_nobody_up(case: str) -> None:
+def test_a_missing_rank_does_not_block_the_others(case: str) -> None:
     torch.multiprocessing.start_processes(one_of_two, (free_port(), case), nprocs=2, start_method="fork")
 
 

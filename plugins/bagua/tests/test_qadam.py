@@ -79,9 +79,9 @@ def by_hand(compensated: bool = True) -> Tensor:
             mean = (
                 torch.cat([decoded(each, "int8").mean(0, keepdim=True) for each in received]) + lost_of_mean
             )
-            told = decoded(encoded(mean, "int8"), "int8")
-            lost_of_mean = (mean - told) * compensated
-            momentum = told.view(-1)[: len(own)].double()
+            sent_mean = decoded(encoded(mean, "int8"), "int8")
+            lost_of_mean = (mean - sent_mean) * compensated
+            momentum = sent_mean.view(-1)[: len(own)].double()
         root = (variance / (1 - BETA2 ** min(step, WARMUP))).sqrt() + 1e-8
         if step > WARMUP:
             root = root.maximum(momentum.abs() * (1 - BETA2) ** 0.5 / (1 - BETA1))

@@ -27,13 +27,13 @@ def test_results_come_in_the_order_of_ranks():
     assert failing((), None) == [[0, 1, 2]] * 3
 
 
-def test_the_lowest_rank_that_failed_is_told_everywhere():
+def test_all_ranks_report_the_lowest_rank_that_failed():
     error = OSError("no space")
     said = "rank 1 failed with OSError: no space"
     assert failing((1, 2), error) == [(said, None), (said, error), (said, error)]
 
 
-def test_an_error_of_checkpoints_is_told_as_it_is():
+def test_an_error_of_checkpoints_is_reported_unchanged():
     error = CheckpointError("it is damaged")
     assert [message for message, _ in failing((0,), error)] == ["it is damaged"] * 3
 

@@ -60,7 +60,7 @@ def test_renamed_and_partial(strategy: str, devices: int, path: str) -> None:
     assert found == {"trunk.weight": [3.0], "trunk.bias": [3.0], "head.weight": [1.0], "head.bias": [1.0]}
 
 
-def test_missing_and_unexpected_are_told(path: str) -> None:
+def test_missing_and_unexpected_are_reported(path: str) -> None:
     weights = InitialWeights(path, strict=False)
     report, found = run("single", 1, _load, {"body": "trunk", "fill": 1.0}, weights)
     assert report.missing == ("trunk.weight", "trunk.bias")

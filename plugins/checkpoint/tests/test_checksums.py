@@ -4,7 +4,9 @@ import random
 import pytest
 import torch
 from stratagem_checkpoint import DirectoryCheckpointer
+from stratagem_checkpoint.checked_files import verify_share, write_checked
 from stratagem_checkpoint.checksums import CHECKED_BYTES, DIGITS, BlockChecksums, CheckedFile
+from stratagem_checkpoint.local_filesystem import LocalFilesystem
 
 from stratagem import Checkpoint
 from stratagem.errors import CheckpointError
@@ -124,7 +126,29 @@ def test_a_sharded_load_verifies_what_it_reads(ranks, checkpointer, tmp_path):
     content = bytearray(file.read_bytes())
     content[-5] ^= 1  # read by the last rank alone, and refused on every one
     file.write_bytes(content)
-    told = ranks(read_rows, 3, path=str(tmp_path / "c"), verify=True)
-    assert all("tensors-00000.safetensors is damaged: bytes 4194304 to" in each for each in told)
-    assert len(set(told)) == 1
+    reported = ranks(read_rows, 3, path=str(tmp_path / "c"), verify=True)
+    assert all("tensors-00000.safetensors is damaged: bytes 4194304 to" in each for each in reported)
+    assert len(set(reported)) == 1
     assert len(ranks(read_rows, 3, path=str(tmp_path / "c"), verify=False)) == 3
+
+
+@pytest.mark.parametrize("damaged", range(5))
+def test_each_block_is_verified_in_one_share(tmp_path, damaged):
+    folder, filesystem = str(tmp_path), LocalFilesystem(1)
+    contents = {"tensors-0": 3 * CHECKED_BYTES + 7, "tensors-1": CHECKED_BYTES}
+    records = [
+        write_checked(filesystem, folder, name, [random.Random(size).randbytes(size)])
+        for name, size in contents.items()
+    ]
+    name, start = ("tensors-0", damaged * CHECKED_BYTES) if damaged < 4 else ("tensors-1", 0)
+    with open(tmp_path / name, "r+b") as file:
+        file.seek(start + 3)
+        byte = file.read(1)
+        file.seek(start + 3)
+        file.write(bytes([byte[0] ^ 1]))
+    for index in range(3):
+        if index == damaged % 3:
+            with pytest.raises(CheckpointError, match=f"{name} is damaged: bytes {start} to"):
+                verify_share(filesystem, folder, records, index, 3)
+        else:
+            verify_share(filesystem, folder, records, index, 3)

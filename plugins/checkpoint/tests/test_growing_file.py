@@ -23,7 +23,7 @@ on_a_device = pytest.mark.skipif(
 
 @pytest.fixture
 def called(monkeypatch):
-    """What the kernel was told: (name, first byte, number of bytes)."""
+    """Calls of the kernel: (name, first byte, number of bytes)."""
     calls = []
     really = growing_file._libc()
 

@@ -114,7 +114,7 @@ def test_what_is_not_there_is_empty_and_has_no_size(filesystem, tmp_path):
     assert filesystem.names(str(tmp_path)) == ["dangling", "file"]
 
 
-def test_a_held_folder_is_nobody_elses_until_it_is_let_go(filesystem, tmp_path):
+def test_a_locked_folder_is_refused_to_others_until_it_is_released(filesystem, tmp_path):
     folder = str(tmp_path / "held")
     os.mkdir(folder)
     with filesystem.hold(folder) as held:

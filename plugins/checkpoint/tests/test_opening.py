@@ -225,7 +225,7 @@ def test_json_without_end_is_not_read(checkpointer, saved, name):
         ("[" * 10**5, "nested too deeply"),
     ],
 )
-def test_state_that_nobody_saves_is_damage(checkpointer, saved, text, reason):
+def test_state_that_is_never_saved_is_damage(checkpointer, saved, text, reason):
     rewrite_file(saved, "state.json", text.encode())
     with pytest.raises(CheckpointError, match=rf"state\.(json|safetensors) is damaged: .*{reason}"):
         checkpointer.open(str(saved))
@@ -242,3 +242,14 @@ def test_a_tensor_file_of_another_step_is_refused_unless_nothing_is_verified(che
     assert torch.equal(target, torch.full((20, 3), 7.0))
     checkpointer.open(str(saved), verify=False).read({"w": target})
     assert torch.equal(target, torch.zeros(20, 3))
+
+
+def test_a_scheme_without_a_file_system_is_an_error(checkpointer):
+    with pytest.raises(CheckpointError, match=r"nosuch://there/c' can't be reached: ValueError: .*nosuch"):
+        checkpointer.open("nosuch://there/c")
+
+
+def test_a_target_without_memory_is_refused(checkpointer, saved):
+    reader = checkpointer.open(str(saved))
+    with pytest.raises(CheckpointError, match="'w' can't be filled: it is on the meta device"):
+        reader.read({"w": torch.empty(20, 3, device="meta")})

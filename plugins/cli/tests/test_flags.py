@@ -125,4 +125,5 @@ def test_help_shows_flags_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
         "Where it runs:",
         "Settings:",
         "Other options:",
+        "Examples:",
     ]

@@ -132,12 +132,41 @@ def test_doctor_tells_a_wrong_environment(listed, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["strategies", "accelerators", "plugins", "doctor"])
-def test_tables_are_for_people(capsys, command):
+def test_tables_are_for_people(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main([command]) == 0
     assert "cpu" in capsys.readouterr().out
 
 
-def test_brackets_in_a_table_are_shown_as_they_are(capsys, site):
+@pytest.mark.parametrize("command", ["strategies", "accelerators", "plugins", "doctor"])
+def test_piped_tables_obey_the_variable_for_the_width(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([command]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_runs_here_is_listed_first(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["accelerators"]) == 0
+    here = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line[1:2].isalpha()][1:]
+    assert here == sorted(here, reverse=True)
+    assert {"yes", "no"} == set(here)
+
+
+def test_doctor_begins_with_its_verdict(capsys, site):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("all is in order; runs here on ")
+    assert "cpu" in out.splitlines()[0]
+    assert " GiB" in out
+    site.install("bad-plugin", "raise ImportError('no such thing')\n")
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.startswith("1 problem:\n  bad-plugin: ")
+
+
+def test_brackets_in_a_table_are_shown_as_they_are(capsys, monkeypatch, site):
+    monkeypatch.setenv("COLUMNS", "200")
     site.install("bad-plugin", "raise ImportError('[red]not markup[/red]')\n")
     assert main(["plugins"]) == 0
     assert "[red]not markup[/red]" in capsys.readouterr().out

@@ -1,12 +1,15 @@
-"""Help, exit codes and what the person is told."""
+"""Help, exit codes and error messages."""
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from textwrap import dedent
 
 import click
 import pytest
-from stratagem_cli.commands import PluginGroup
+from stratagem_cli.commands import SECTIONS, PluginGroup
 from stratagem_cli.main import main
 from stratagem_cli.reporting import run_reporting
 
@@ -24,7 +27,7 @@ COMMANDS = sorted(
         *("fit", "validate", "test", "predict", "run"),
         *("strategies", "accelerators", "plugins", "doctor", "conformance", "new", "verify"),
         *("checkpoint", "completion", "demo", "example", "migrate", "report"),
-        *("runs", "logs", "stop", "places"),
+        *("runs", "logs", "stop", "places", "diff"),
     ]
 )
 
@@ -35,7 +38,7 @@ def test_help_of_all_commands_imports_nothing_heavy():
         from stratagem_cli.main import main
         for words in [["--help"], *([name, "--help"] for name in {COMMANDS})]:
             assert main(words) == 0, words
-        heavy = {{"torch", "numpy", "jsonargparse", "rich", "yaml"}} & set(sys.modules)
+        heavy = {{"torch", "numpy", "jsonargparse", "rich", "yaml", "jinja2"}} & set(sys.modules)
         assert not heavy, heavy
     """
     done = subprocess.run([sys.executable, "-c", dedent(source)], capture_output=True, text=True, check=False)
@@ -50,10 +53,56 @@ def test_importing_the_program_imports_no_click():
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
 
 
-def test_help_lists_commands(capsys):
+def test_help_lists_commands_in_sections(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:]] == COMMANDS
+    headings = [f"\n{heading}:\n" for heading in SECTIONS]
+    assert [out.index(heading) for heading in headings] == sorted(out.index(heading) for heading in headings)
+    listed = [
+        line.split()[0] for line in out[out.index("\nTrain:") :].splitlines() if re.match(r"  \w", line)
+    ]
+    assert listed[0] == "fit"
+    assert sorted(listed[: len(COMMANDS)]) == COMMANDS
+    assert "..." not in out[out.index("\nTrain:") :], "no sentence is cut"
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def commands_in(
+    group: click.Group, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    with click.Context(group) as ctx:
+        for name in group.list_commands(ctx):
+            command = group.get_command(ctx, name)
+            assert command is not None
+            yield (*words, name), command
+            if isinstance(command, click.Group):
+                yield from commands_in(command, (*words, name))
+
+
+EVERY = dict(commands_in(PluginGroup("stratagem")))
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_the_help_of_each_command_ends_with_examples_that_it_takes(words):
+    assert EVERY[words].epilog is not None
+    begin, heading, *examples = EVERY[words].epilog.splitlines()
+    assert (begin, heading) == ("\b", "Examples:")
+    assert examples
+    for example in examples:
+        program, *given = shlex.split(example.partition(" >> ")[0])
+        path = next(path for n in (2, 1) if (path := tuple(given[:n])) in EVERY)
+        assert program == "stratagem"
+        assert path[: len(words)] == words
+        command = EVERY[path]
+        context = click.Context(command, info_name=path[-1], **command.context_settings)
+        with context:
+            command.make_parser(context).parse_args(given[len(path) :])
+
+
+def test_a_mistyped_command_gets_a_suggestion(capsys):
+    assert main(["fitt", "net.py:Net"]) == 2
+    assert "no command 'fitt'; nearest: fit" in capsys.readouterr().err
 
 
 def test_version(capsys):
@@ -131,7 +180,7 @@ def test_a_command_of_ours_that_is_not_installed_is_named_with_its_distribution(
     group = PluginGroup("stratagem")
     with pytest.raises(UnknownNameError, match="'fit' isn't installed: pip install stratagem-trainer"):
         group.main(["fit", "net.py:Net"], standalone_mode=False)
-    with pytest.raises(click.UsageError, match="No such command 'fitt'"):
+    with pytest.raises(click.UsageError, match="no command 'fitt'; "):
         group.main(["fitt"], standalone_mode=False)
 
 

@@ -34,7 +34,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
 def test_inspect(checkpointer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resume = {
         "exact": ["the data, from the next sample on"],
-        "inexact": {"random numbers": "nobody keeps them"},
+        "inexact": {"random numbers": "no checkpoint has them"},
     }
     save(checkpointer, "a", progress={"step": 7, "epoch": 1, "batch": 3}, strategy="ddp", resume=resume)
     said = run(capsys, "inspect", "a")
@@ -45,7 +45,7 @@ def test_inspect(checkpointer, folder: Path, capsys: pytest.CaptureFixture[str])
         "model       2 tensors",
         "model/embed.weight             float32   3×2",
         "resumes exactly: the data, from the next sample on",
-        "doesn't resume exactly: random numbers: nobody keeps them",
+        "doesn't resume exactly: random numbers: no checkpoint has them",
     ):
         assert line in said
     assert len(said.splitlines()) < 24

@@ -85,7 +85,7 @@ def test_there_and_back_bit_for_bit(source: str, tmp_path: Path, name: str, chec
     }
 
 
-def test_what_is_left_out_is_told(source: str) -> None:
+def test_what_is_left_out_is_reported(source: str) -> None:
     weights = read_weights(source)
     assert weights.left_out == ["1 tensors of optimizers and callbacks, and the run's state"]
     assert weights.facts == {"epoch": "1", "global_step": "7"}
@@ -285,7 +285,9 @@ def test_a_dtype_that_the_target_lacks(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["x.pt"]
 
 
-def test_what_cannot_be_written_is_told(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_is_reported(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*arguments: object) -> None:
         raise RuntimeError("[enforce fail at inline_container.cc] no space\nand a trace")
 

@@ -65,9 +65,9 @@ def test_a_run_goes_on_from_lightning(
     said = run(capsys, "convert", source, "begin", "--to", "stratagem", "--in-order")
     place = {BATCHES: "epoch 1, batch 0", BATCHES + 2: "epoch 1, batch 2"}[steps]
     assert f"with 1 optimizer, of 21 tensors, 1 learning rate schedulers, {place}, step {steps}" in said
-    told = run(capsys, "inspect", "begin")
-    assert "doesn't resume exactly: the data: its epoch begins again from the first sample" in told
-    assert ("of which 2 batches were done" in told) == (steps != BATCHES)
+    reported = run(capsys, "inspect", "begin")
+    assert "doesn't resume exactly: the data: its epoch begins again from the first sample" in reported
+    assert ("of which 2 batches were done" in reported) == (steps != BATCHES)
     if steps == BATCHES:
         same(fit(tmp_path, IN_ORDER, "begin"), losses, BATCHES)
 

@@ -51,12 +51,12 @@ def test_without_a_driver_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this PyTorch is built with CUDA")
-def test_a_build_without_cuda_is_told_from_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_cuda_is_distinguished_from_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "load_driver", FakeNvml)
     assert "is built without CUDA" in CudaAccelerator().availability().reason
 
 
-def test_hidden_devices_are_told_from_missing_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_devices_are_distinguished_from_missing_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "load_driver", FakeNvml)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)

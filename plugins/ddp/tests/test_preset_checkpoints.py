@@ -157,7 +157,7 @@ def test_evaluations_and_the_result_are_of_the_average_and_ranks_keep_their_own(
     for rank in (0, 1):
         torch.testing.assert_close(seen[rank], own.mean(0), atol=1e-7, rtol=0)
     torch.testing.assert_close(flat(task), own.mean(0), atol=1e-7, rtol=0)
-    # What ranks counted of their own batches is rank 0's everywhere once somebody looks at it.
+    # What ranks counted of their own batches is rank 0's everywhere once it is read.
     assert torch.equal(parameters.found["buffers"][0], parameters.found["buffers"][1])
     assert torch.equal(task.net[1].running_mean, parameters.found["buffers"][0])
 

@@ -103,7 +103,7 @@ def test_refused_in_a_sentence(how: dict[str, Any], words: str) -> None:
         fit(**how)
 
 
-def test_a_rank_that_alone_unfreezes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_alone_unfreezes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stratagem_ddp.tracked, "WAIT_S", 3.0)
     with pytest.raises(
         StratagemError, match=r"'frozen.weight' has become True on rank 1 and has not changed on r"

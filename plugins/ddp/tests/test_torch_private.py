@@ -39,7 +39,7 @@ def test_names_that_are_left_out_get_no_reduction():
     )
 
 
-def test_a_backward_that_leaves_out_a_parameter_is_told():
+def test_a_backward_that_leaves_out_a_parameter_is_reported():
     ddp = DistributedDataParallel(Two())
     ddp(torch.ones(1, 1)).sum().backward()
     private.check_finished(ddp)

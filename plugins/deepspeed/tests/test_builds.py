@@ -1,4 +1,4 @@
-"""Extensions that the engine compiles: what is missing is told, and what was left behind is removed."""
+"""Extensions that the engine compiles: what is missing is reported, and what was left behind is removed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_ninja_is_that_of_this_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert shutil.which("ninja") == str(other)
 
 
-def test_a_lock_that_nobody_holds_is_removed(tmp_path: Path) -> None:
+def test_a_lock_without_a_holder_is_removed(tmp_path: Path) -> None:
     for name in ("cpu_adam", "async_io"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "lock").touch()

@@ -85,9 +85,9 @@ class Held:
 def test_made_exactly_and_a_layer_at_a_time(size: int, tmp_path: Path) -> None:
     plain = make()
     whole = sum(parameter.numel() for parameter in plain.parameters())
-    for held, pieces, tensors in subject(tmp_path, size).run(_build):
+    for held, shards, tensors in subject(tmp_path, size).run(_build):
         assert held < whole / 3, "a rank made more than a layer at a time"
-        assert pieces <= whole / size + len(list(plain.parameters()))
+        assert shards <= whole / size + len(list(plain.parameters()))
         assert tensors.keys() == plain.state_dict().keys()
         for name, value in plain.state_dict().items():
             assert name.startswith("norm") or torch.equal(tensors[name], value), name
@@ -95,7 +95,7 @@ def test_made_exactly_and_a_layer_at_a_time(size: int, tmp_path: Path) -> None:
 
 class _Look(stratagem.Callback):
     def on_start(self, trainer: Any, module: Any, stage: str) -> None:
-        self.pieces = sum(p.ds_tensor.numel() for p in module.parameters())
+        self.shards = sum(p.ds_tensor.numel() for p in module.parameters())
         assert all(p.ds_status.name == "NOT_AVAILABLE" for p in module.parameters())
         tensors = trainer.prepared.model_tensors()
         self.tensors = {
@@ -110,7 +110,7 @@ def _build(own: StrategySubject) -> tuple[int, int, dict[str, Tensor]]:
         own.trainer(max_steps=2, callbacks=[look]).fit(Deferred())
     finally:
         held.restore()
-    return held.most, look.pieces, look.tensors
+    return held.most, look.shards, look.tensors
 
 
 def test_after_the_run_one_process_has_a_plain_module(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_what_a_killed_process_left_is_removed_and_no_other(tmp_path: Path) -> N
         assert process.stdout is not None
         left = Path(process.stdout.readline().strip())
         (left / "some.swp").touch()
-        other = tmp_path / "stratagem-of-somebody"
+        other = tmp_path / "stratagem-of-another"
         other.mkdir()
         remove_forgotten(str(tmp_path))
         assert (left / "some.swp").exists(), "its process lives"

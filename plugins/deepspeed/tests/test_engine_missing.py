@@ -1,4 +1,4 @@
-"""Without the engine, or with one that is too old, people are told what to do."""
+"""Without the engine, or with one that is too old, the error says what to do."""
 
 from __future__ import annotations
 

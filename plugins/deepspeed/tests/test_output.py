@@ -1,4 +1,4 @@
-"""What the engine says is in the run's folder, and on the terminal only if somebody asks."""
+"""What the engine says is in the run's folder, and on the terminal only on request."""
 
 from __future__ import annotations
 

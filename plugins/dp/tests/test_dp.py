@@ -241,9 +241,9 @@ def test_ddp2_over_two_nodes_equals_plain_torch(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]
-    told = [node.communicate(timeout=240)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], "\n".join(told)
-    assert "2 on 2 nodes" in told[0]
+    reported = [node.communicate(timeout=240)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], "\n".join(reported)
+    assert "2 on 2 nodes" in reported[0]
     module = Nodes()
     trainer(tmp_path, 1, "single").test(module, ckpt_path=run_dir / "checkpoints" / "last")
     assert_close(module.net.state_dict(), plain_training(10, 32, seed=7)[0])

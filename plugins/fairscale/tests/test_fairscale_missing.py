@@ -37,7 +37,7 @@ def test_it_is_listed_and_refused_with_what_to_type(name: str) -> None:
     assert not {name for name in set(sys.modules) - before if name.partition(".")[0] == "fairscale"}
 
 
-def test_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "find_spec", lambda name: object())
     monkeypatch.setattr(library.importlib_metadata, "version", lambda name: "0.4.6")
     with pytest.warns(UserWarning, match=r"fairscale 0\.4\.6 is another than .* tried with, 0\.4\.13"):

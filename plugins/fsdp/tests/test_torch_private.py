@@ -28,15 +28,15 @@ def test_the_local_tensor_is_the_shard(mesh):
     assert private.local_of(whole) is whole
 
 
-def test_backward_is_told_while_activations_are_computed_again():
-    told = []
+def test_backward_is_detected_during_recomputation():
+    reported = []
 
     def block(x):
-        told.append(private.is_in_backward())
+        reported.append(private.is_in_backward())
         return x.sin()
 
     checkpoint(block, torch.ones(1, requires_grad=True), use_reentrant=False).sum().backward()
-    assert told == [False, True]
+    assert reported == [False, True]
 
 
 def test_gradients_of_gathered_copies_are_found_reduced_and_dropped(mesh):

@@ -61,7 +61,7 @@ def test_devices_and_what_auto_takes() -> None:
 
 @pytest.mark.usefixtures("habana")
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"devices": [1]}, "names devices of hpu, which has none to choose among"),
         ({"devices": 3}, "asks for 3 devices of hpu, but this machine has 2"),
@@ -71,13 +71,13 @@ def test_devices_and_what_auto_takes() -> None:
         ({"strategy": "hpu_parallel", "devices": 2, "strategy_options": {"start_method": "fork"}}, "'fork'"),
     ],
 )
-def test_refusals(config: dict[str, Any], told: str) -> None:
-    with pytest.raises(stratagem.UsageError, match=re.escape(told)):
+def test_refusals(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(stratagem.UsageError, match=re.escape(message)):
         assemble(stratagem.RunConfig(accelerator="hpu", **config))
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: SingleHPUStrategy("cuda:1"), "device='cuda:1' can't be chosen: a process has one Gaudi"),
         (
@@ -87,8 +87,8 @@ def test_refusals(config: dict[str, Any], told: str) -> None:
         (lambda: HPUParallelStrategy(bucket_size=3), "no setting 'bucket_size'"),
     ],
 )
-def test_arguments_that_are_refused(make: Any, told: str) -> None:
-    with pytest.raises(stratagem.ConfigError, match=re.escape(told)):
+def test_arguments_that_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(stratagem.ConfigError, match=re.escape(message)):
         make()
 
 
@@ -120,9 +120,9 @@ def test_the_numbers_are_those_without_the_device_and_work_is_sent_off(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert set(lines) <= set(told)
-    assert [line for line in told if "differs" in line] == [
+    printed = done.stdout.splitlines()
+    assert set(lines) <= set(printed)
+    assert [line for line in printed if "differs" in line] == [
         "Regression differs by 0.0",
         "Manual differs by 0.0",
     ]

@@ -99,7 +99,7 @@ def test_without_poptorch_both_are_refused_with_what_to_install() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"device_iterations": 4}, "device_iterations=4 is not available: a batch is one optimizer step"),
         ({"training_opts": object()}, "training_opts is not available"),
@@ -109,8 +109,8 @@ def test_without_poptorch_both_are_refused_with_what_to_install() -> None:
         ({"autoreport_dir": "a"}, "goes with autoreport=True"),
     ],
 )
-def test_arguments_of_the_reference_that_are_not_available(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(stratagem.ConfigError, match=told):
+def test_arguments_of_the_reference_that_are_not_available(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(stratagem.ConfigError, match=message):
         IPUStrategy(**options)
 
 
@@ -188,7 +188,7 @@ class Partly(Regression):
 
 @pytest.mark.usefixtures("poptorch")
 @pytest.mark.parametrize(
-    ("make", "options", "told"),
+    ("make", "options", "message"),
     [
         (lambda: Regression(torch.optim.Adam), {}, "Adam is not available on ipu_strategy"),
         (
@@ -211,7 +211,7 @@ class Partly(Regression):
     ],
 )
 def test_what_one_program_cant_do_is_refused(
-    make: Any, options: dict[str, Any], told: str, tmp_path: Path
+    make: Any, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(stratagem.UsageError, match=told):
+    with pytest.raises(stratagem.UsageError, match=message):
         fit(make(), tmp_path, "ipu_strategy", 1, **{"accelerator": "ipu", **options})

@@ -81,7 +81,7 @@ def test_a_run_is_submitted_read_and_forgotten(cluster: StandInCluster, tmp_path
     assert place.status(run).state == "stopped"
 
 
-def test_a_run_that_is_stopped_is_told_so(cluster: StandInCluster, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_is_reported_as_stopped(cluster: StandInCluster, tmp_path: Path) -> None:
     place, request = placed(tmp_path, "60", "0")
     run = PlacedRun(run_dir=request.run_dir, place="kubernetes", job=place.submit(request))
     assert place.status(run).state == "running"
@@ -90,9 +90,7 @@ def test_a_run_that_is_stopped_is_told_so(cluster: StandInCluster, tmp_path: Pat
     assert process.wait(120) != 0
 
 
-def test_a_cluster_that_is_not_there_is_told_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_cluster_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert KubernetesPlace().why_not() == (
         "kubectl has no current context: kubectl config use-context NAME, or --on-set context=NAME"

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tarfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,23 @@ def test_the_models_of_kubernetes_keep_all_of_a_job(nodes: int) -> None:
         said = json.dumps(document)
         model = api.deserialize(said, f"V1{kind}", "application/json")
         assert lost(document, api.sanitize_for_serialization(model)) == []
+
+
+VERSIONS = [f"1.{minor}.0" for minor in range(27, 38)]
+
+
+@pytest.mark.parametrize("options", [EVERYTHING, {"image": "net", "code": "image"}], ids=["all", "least"])
+def test_each_supported_version_of_kubernetes_accepts_a_job(options: dict[str, Any]) -> None:
+    schemas = pytest.importorskip("kubernetes_validate", reason="needs the package kubernetes-validate")
+    documents_ = documents(KubernetesPlace(**options), request_of(devices=4))
+    for version in VERSIONS:
+        for document in documents_.values():
+            schemas.validate(document, version, strict=True)
+    broken = deepcopy(documents_["Job"])
+    del broken["spec"]["podFailurePolicy"]["rules"][0]["onPodConditions"]
+    schemas.validate(broken, "1.29.0", strict=True)
+    with pytest.raises(schemas.ValidationError, match="'onPodConditions' is a required property"):
+        schemas.validate(broken, "1.28.0", strict=True)
 
 
 def test_pods_of_all_forms_are_the_same_but_for_the_first_node_s_name() -> None:

@@ -123,7 +123,7 @@ def test_two_pods_train_as_one_process(form: str, request_of: PlaceRequest, tmp_
 
 
 @pytest.mark.long
-def test_a_pod_that_is_told_to_stop_saves_and_the_next_goes_on(
+def test_a_pod_that_is_asked_to_stop_saves_and_the_next_goes_on(
     request_of: PlaceRequest, tmp_path: Path
 ) -> None:
     words = ("net.py:Net", *EACH, "--max-steps", "20", "--set", "model.wait_s=0.3", "--grace-period", "40")

@@ -110,7 +110,7 @@ def test_all_ranks_may_leave_by_sys_exit_and_none_by_os_exit() -> None:
     assert "left by os._exit(0) before the run was over" in str(error)
 
 
-def test_one_rank_leaves_by_sys_exit_and_nobody_fails() -> None:
+def test_one_rank_leaves_by_sys_exit_and_no_rank_fails() -> None:
     error = fail(Task(launch_tasks.all_leave, ("sys.exit", (1,))), WorkerError)
     assert str(error) == f"rank 1 on {socket.gethostname()} left by sys.exit(0) before the run was over"
     script = Task(launch_tasks.all_leave, ("sys.exit", (1,)), may_exit=True)
@@ -137,7 +137,7 @@ def test_child_of_a_worker_may_exit() -> None:
         ("syntax", "SyntaxError: invalid syntax"),
     ],
 )
-def test_error_of_many_lines_is_told_in_one(kind: str, line: str) -> None:
+def test_an_error_of_many_lines_is_reported_in_one(kind: str, line: str) -> None:
     error = fail(Task(launch_tasks.fail_at_length, (kind,)), WorkerError)
     assert str(error).endswith(f" failed: {line}")
     assert "in fail_at_length" in error.traceback

@@ -38,7 +38,7 @@ def test_a_signal_is_noticed_and_handlers_are_restored(number: signal.Signals) -
         signal.raise_signal(number)
         assert watch.is_due()
         assert watch.reason == number.name
-        assert watch.told_at is not None
+        assert watch.notified_at is not None
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
@@ -47,13 +47,13 @@ def test_the_first_signal_is_the_reason_and_the_time() -> None:
     limits = {"the time limit": time.time() - 60}
     with PreemptionWatch(OneRank(), StopConditions(limits=limits, grace_period_s=0)) as watch:  # type: ignore[arg-type]
         signal.raise_signal(signal.SIGUSR1)
-        told_at = watch.told_at
-        assert told_at is not None
+        notified_at = watch.notified_at
+        assert notified_at is not None
         signal.raise_signal(signal.SIGTERM)
         assert watch.is_due()
         signal.raise_signal(signal.SIGTERM)
         assert watch.is_due()
-        assert (watch.reason, watch.told_at) == ("SIGUSR1", told_at)
+        assert (watch.reason, watch.notified_at) == ("SIGUSR1", notified_at)
 
 
 def test_a_handler_of_the_program_stays() -> None:
@@ -76,6 +76,38 @@ def test_the_earliest_limit_stops_a_run_a_grace_period_before(monkeypatch: pytes
         now = 1000.25
         assert watch.is_due()
         assert watch.reason == "the time limit"
+
+
+class CountingRanks:
+    """Stands for the collectives of two ranks, of which the other one has heard of no signal."""
+
+    rank, world_size, device = 0, 2, torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.exchanges: list[int] = []
+        self.calls = 0
+
+    def all_reduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
+        assert op == "max"
+        self.exchanges.append(self.calls)
+        return tensor
+
+
+def test_several_ranks_exchange_each_half_second_and_agree_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    ranks = CountingRanks()
+    with PreemptionWatch(ranks, StopConditions()) as watch:  # type: ignore[arg-type]
+        for ranks.calls in range(1, 40):
+            now += 0.0625
+            if ranks.calls == 20:
+                signal.raise_signal(signal.SIGUSR1)
+            # At first after twice as many calls each time, at most; then after 8 calls of 1/16 s.
+            assert watch.is_due() == (ranks.calls == 23)
+            if ranks.calls == 23:
+                break
+        assert watch.reason == "SIGUSR1"
+    assert ranks.exchanges == [1, 3, 7, 15, 23]
 
 
 def test_names_of_signals() -> None:

@@ -1,4 +1,4 @@
-"""Signals that end a process are noticed whoever handles them, and an event loop still hears of them."""
+"""Signals that end a process are noticed, whichever code handles them, and an event loop still hears of them."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def test_an_event_loop_hears_of_them() -> None:
 
 
 def test_other_threads_notice_none() -> None:
-    told: list[bool] = []
+    reported: list[bool] = []
 
     def watch() -> None:
         with signal_watch() as has_come:
-            told.append(has_come())
+            reported.append(has_come())
 
     thread = threading.Thread(target=watch)
     thread.start()
     thread.join(120)
-    assert told == [False]
+    assert reported == [False]
 
 
 def test_workers_that_ignore_the_signal_are_ended_before_the_agent_would() -> None:

@@ -174,7 +174,7 @@ def test_classes_of_a_guarded_script(method: str, start_program: Any) -> None:
 
 
 @pytest.mark.parametrize("method", IMPORTING)
-def test_unguarded_script_is_told_to_guard(method: str, start_program: Any) -> None:
+def test_an_unguarded_script_gets_an_error_that_names_the_guard(method: str, start_program: Any) -> None:
     program = start_program(
         """
         import sys

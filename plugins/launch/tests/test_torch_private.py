@@ -24,7 +24,7 @@ def test_a_modules_pickle_has_its_tables():
     assert set(private.MODULE_TABLES) <= set(nn.Linear(1, 1).__getstate__())
 
 
-def test_hosts_are_told_apart():
+def test_hosts_are_distinguished():
     assert private.is_this_machine("localhost")
     assert private.is_this_machine("127.0.0.1")
     assert not private.is_this_machine("192.0.2.1")  # kept for documentation

@@ -111,7 +111,7 @@ def test_a_module_with_steps_asks_fabric(fabric: Any, tmp_path: Any) -> None:
     assert copy.deepcopy(module).fabric is None
 
 
-def test_what_fabric_has_not_is_told(fabric: Any) -> None:
+def test_what_fabric_has_not_is_reported(fabric: Any) -> None:
     module = Stepping()
     fabric.setup(module)
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_what_fabric_has_not_is_told(fabric: Any) -> None:
         module.quiet("high")
 
 
-def test_what_fabric_cannot_is_told_by_name(fabric: Any) -> None:
+def test_what_fabric_cannot_is_reported_by_name(fabric: Any) -> None:
     wrapped, optimizer = fabric.setup(net := Net(), torch.optim.SGD(net.parameters(), lr=1.0))
     with pytest.raises(
         AttributeError, match="Fabric has no attribute 'setup_optimizers': pass them to setup, with"

@@ -39,7 +39,7 @@ def test_two_processes(program, tmp_path) -> None:
     assert moving.outcome(tmp_path / "run").error is None
 
 
-def test_a_value_that_differs_is_told() -> None:
+def test_a_value_that_differs_is_reported() -> None:
     theirs = moving.Outcome(logged={("x", "loss"): [(0, 1.0), (1, 0.5)], ("x", "mean"): [(1, 0.75)]})
     same = moving.Outcome(logged={("x", "loss"): [(1, 1.0), (2, 0.5)], ("x", "mean"): [(2, 0.7500001)]})
     assert moving.difference(same, theirs) is None

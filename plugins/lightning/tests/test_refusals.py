@@ -119,7 +119,7 @@ def test_loggers_have_lightnings_folders(tmp_path) -> None:
 def test_a_loggers_finalize_is_called(tmp_path) -> None:
     class Own(Logger):
         def __init__(self):
-            self.told = []
+            self.reported = []
 
         @property
         @rank_zero_experiment
@@ -127,10 +127,10 @@ def test_a_loggers_finalize_is_called(tmp_path) -> None:
             return self
 
         def log_metrics(self, metrics, step=None):
-            self.told.append(step)
+            self.reported.append(step)
 
         def finalize(self, status):
-            self.told.append(status)
+            self.reported.append(status)
 
     logger = Own()
     trainer = L.Trainer(
@@ -138,7 +138,7 @@ def test_a_loggers_finalize_is_called(tmp_path) -> None:
     )
     trainer.fit(Net(), loader())
     assert logger.experiment is logger
-    assert logger.told == [2, 4, "success"]
+    assert logger.reported == [2, 4, "success"]
 
 
 def test_sizes_are_known_before_a_run() -> None:
@@ -152,7 +152,7 @@ def test_sizes_are_known_before_a_run() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # jsonargparse's, of its own names
 def test_a_command_lines_own_callbacks_and_configurations(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = []
+    reported = []
 
     class Own(LightningCLI):
         def add_arguments_to_parser(self, parser):
@@ -161,7 +161,7 @@ def test_a_command_lines_own_callbacks_and_configurations(tmp_path, monkeypatch)
 
     class Elsewhere(SaveConfigCallback):
         def save_config(self, trainer, pl_module, stage):
-            told.append(stage)
+            reported.append(stage)
 
     (tmp_path / "c.yaml").write_text(
         "trainer:\n  callbacks:\n  - class_path: lightning.pytorch.callbacks.LearningRateMonitor\n"
@@ -182,7 +182,7 @@ def test_a_command_lines_own_callbacks_and_configurations(tmp_path, monkeypatch)
     )
     assert made.trainer.early_stopping_callback.patience == 7
     assert any(isinstance(each, LearningRateMonitor) for each in made.trainer.callbacks)
-    assert told == ["fit"]
+    assert reported == ["fit"]
     assert (tmp_path / "logs/lightning_logs/version_0/metrics.csv").exists()
 
 

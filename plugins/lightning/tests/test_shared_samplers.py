@@ -14,7 +14,7 @@ DATA = TensorDataset(torch.arange(16.0).view(16, 1))
 
 
 class DrawnApart:
-    """Each process draws by a generator of its own, which nobody seeds."""
+    """Each process draws by a generator of its own, which is never seeded."""
 
     def __len__(self) -> int:
         return 8

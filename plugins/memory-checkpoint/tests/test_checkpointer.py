@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from peer_tasks import save_and_lose
-from stratagem_memory_checkpoint.checkpointer import PeerCheckpointer, _told_when_full
+from stratagem_memory_checkpoint.checkpointer import PeerCheckpointer, _explained_when_full
 from stratagem_memory_checkpoint.memory import MemoryLauncher
 from stratagem_testing import StrategySubject
 
@@ -73,10 +73,10 @@ def test_a_machine_without_a_tmpfs_is_refused(monkeypatch: pytest.MonkeyPatch) -
         MemoryLauncher(object()).launch(Task(print))  # type: ignore[arg-type]
 
 
-def test_memory_that_is_full_is_told() -> None:
+def test_memory_that_is_full_is_reported() -> None:
     with (
         pytest.raises(CheckpointError, match=r"doesn't fit into memory .* --shm-size"),
-        _told_when_full("peers://a"),
+        _explained_when_full("peers://a"),
     ):
         raise CheckpointError("rank 1 failed with OSError: [Errno 28] No space left on device")
 

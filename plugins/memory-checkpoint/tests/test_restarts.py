@@ -49,7 +49,7 @@ def restarts(nodes: Nodes) -> list[int]:
 def refuse_disk(nodes: Nodes) -> None:
     """What was never written was never read."""
     assert not list((nodes.folder / "run").rglob("*.safetensors"))
-    assert "going on from peers://step=" in nodes.told()
+    assert "going on from peers://step=" in nodes.output()
 
 
 @pytest.mark.long
@@ -60,7 +60,7 @@ def test_one_of_four_ranks_is_killed(nodes: Nodes, tmpfs: Path, strategy: str) -
     nodes.wait_until(lambda: any(step > EVERY + 1 for _, _, step, *_ in nodes.seen()))
     os.kill(min(int(path.suffix[1:]) for path in nodes.folder.glob("seen.*")), signal.SIGKILL)
     nodes.go()
-    assert node.wait(180) == 0, nodes.told()
+    assert node.wait(180) == 0, nodes.output()
     check_each_sample_once(nodes, 4, 4)
     reached = max(step for attempt, _, step, *_ in nodes.seen() if attempt == 0)
     assert restarts(nodes) >= [reached - EVERY]
@@ -85,7 +85,7 @@ def test_one_of_two_nodes_is_lost_and_another_comes(nodes: Nodes, tmpfs: Path, s
     comes = nodes.start(*flags, "--node-rank", "1", STRATAGEM_TMPFS=str(memory[2]))
     nodes.wait_until(lambda: nodes.seen_last() == 2)
     nodes.go()
-    assert stays.wait(180) == 0, nodes.told()
-    assert comes.wait(60) == 0, nodes.told()
+    assert stays.wait(180) == 0, nodes.output()
+    assert comes.wait(60) == 0, nodes.output()
     check_each_sample_once(nodes, 2, 1, 2)
     refuse_disk(nodes)

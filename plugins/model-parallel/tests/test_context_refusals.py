@@ -52,13 +52,13 @@ def one(world_size: int) -> int:
 def test_nets() -> None:
     assert SENTENCES.keys() == REFUSED.keys()
     planned = [name for name in REFUSED if name not in ("unknown", "learned biases")]
-    for told in subject(2).run(refusals, planned):
-        assert {name: told[name] for name in planned if SENTENCES[name] not in told[name]} == {}
+    for reported in subject(2).run(refusals, planned):
+        assert {name: reported[name] for name in planned if SENTENCES[name] not in reported[name]} == {}
 
 
 def test_masks_that_are_trained_in_a_ring() -> None:
-    told = subject(2, attention="ring").run(refusals, ["learned biases"])[0]["learned biases"]
-    assert SENTENCES["learned biases"] in told
+    reported = subject(2, attention="ring").run(refusals, ["learned biases"])[0]["learned biases"]
+    assert SENTENCES["learned biases"] in reported
 
 
 def test_a_net_without_a_block_that_is_known() -> None:
@@ -67,10 +67,10 @@ def test_a_net_without_a_block_that_is_known() -> None:
 
 @pytest.mark.parametrize("length", [15, 2])
 def test_lengths(length: int) -> None:
-    told = subject(2).run(refusals, ["eager"], length)[0]["eager"]
+    reported = subject(2).run(refusals, ["eager"], length)[0]["eager"]
     assert (
         f"in 2 equal shards, and this one has {length} tokens: pad them to a multiple of 2, at least 4"
-        in told
+        in reported
     )
 
 

@@ -44,7 +44,7 @@ def test_what_styles_of_ours_override_is_still_what_torch_calls():
         assert "_prepare_output_fn" in source
 
 
-def test_a_tensor_that_nobody_has_waited_for_is_told(mesh):
+def test_a_tensor_that_was_not_waited_for_is_reported(mesh):
     from torch.distributed._functional_collectives import all_reduce
 
     reduced = all_reduce(torch.ones(1), "sum", mesh)
@@ -58,29 +58,29 @@ def test_attention_tells_how_it_projects():
     assert not private.is_packed(nn.MultiheadAttention(4, 2, kdim=3))
 
 
-def test_a_compiled_module_is_told():
+def test_a_compiled_module_is_reported():
     layer = nn.Linear(1, 1)
     assert not private.is_compiled(layer)
     layer.compile(backend="eager")
     assert private.is_compiled(layer)
 
 
-def test_views_are_told():
+def test_views_are_reported():
     tensor = torch.ones(2)
     assert private.is_view(tensor[:1])
     assert not private.is_view(tensor)
 
 
-def test_a_backward_is_told_while_it_runs():
-    told = []
+def test_a_backward_is_detected_while_it_runs():
+    reported = []
     x = torch.ones(1, requires_grad=True)
-    x.register_hook(lambda grad: told.append(private.is_in_backward()))
+    x.register_hook(lambda grad: reported.append(private.is_in_backward()))
     (2 * x).backward()
-    assert told == [True]
+    assert reported == [True]
     assert not private.is_in_backward()
 
 
-def test_the_innermost_hooks_of_saved_tensors_are_told():
+def test_the_innermost_hooks_of_saved_tensors_are_reported():
     def same(tensor):
         return tensor
 

@@ -246,8 +246,8 @@ CASES: list[tuple[Any, dict[str, Any], str]] = [
 
 def test_refused_in_a_sentence(tmp_path: Path) -> None:
     subject = StrategySubject("pipeline", world_size=1, data_ranks=one_copy, folder=str(tmp_path))
-    (told,) = subject.run(refusals, CASES)
-    for (make, options, why), (kind, message) in zip(CASES, told):
+    (reported,) = subject.run(refusals, CASES)
+    for (make, options, why), (kind, message) in zip(CASES, reported):
         assert kind in ("ConfigError", "DataError", "CombinationError"), (make, options, kind, message)
         assert re.search(why, message), (make, options, message)
 
@@ -272,16 +272,16 @@ def counts(subject: StrategySubject) -> list[int]:
 
 
 def refusals(subject: StrategySubject, cases: list[tuple[Any, dict[str, Any], str]]) -> list[tuple[str, str]]:
-    told = []
+    reported = []
     for make, options, _ in cases:
         here = replace(subject, options={**OPTIONS, **options})
         try:
             here.trainer(max_epochs=1).fit(make())
         except Exception as error:
-            told.append((type(error).__name__, str(error)))
+            reported.append((type(error).__name__, str(error)))
         else:
-            told.append(("nothing", ""))
-    return told
+            reported.append(("nothing", ""))
+    return reported
 
 
 def test_a_loss_of_layers_that_are_elsewhere(tmp_path: Path) -> None:

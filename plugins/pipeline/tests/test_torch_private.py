@@ -24,12 +24,12 @@ def test_a_split_point_keeps_its_forward_until_it_is_forgotten():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pipeline(net, (torch.ones(1, 2),), split_spec={"1": SplitPoint.BEGINNING})
-    assert private.KEPT_FORWARD in vars(net[1]), "torch takes it off now: so does nobody else have to"
+    assert private.KEPT_FORWARD in vars(net[1]), "torch removes it now: our code doesn't have to"
     private.forget_split_point(net[1])
     assert private.KEPT_FORWARD not in vars(net[1])
 
 
-def test_views_are_told():
+def test_views_are_reported():
     tensor = torch.ones(2)
     assert private.is_view(tensor[:1])
     assert not private.is_view(tensor)

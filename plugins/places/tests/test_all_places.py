@@ -1,4 +1,4 @@
-"""What every installed place owes its callers, as far as that can be told without it."""
+"""What every installed place owes its callers, as far as that can be tested without it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_script_is_the_same_twice_and_writes_nothing(component: Component, tmp
     try:
         text = place.render(request)
     except UsageError as error:
-        pytest.skip(f"has to be told more: {error}")
+        pytest.skip(f"needs more settings: {error}")
     assert text == place.render(request)
     assert "net.py:Net" in text
     assert not list(tmp_path.iterdir())

@@ -16,7 +16,7 @@ from stratagem.sdk.processes import free_port
 
 PAGE = (Path(__file__).parents[3] / "docs/places/others.md").read_text()
 FILES = ("fit.yaml", "fit.dstack.yml", "fit_job.py")
-BLOCKS = dict(zip(FILES, re.findall(r"^```(?:yaml|python)\n(.*?)^```", PAGE, re.M | re.S), strict=True))
+BLOCKS = dict(zip(FILES, re.findall(r"^```(?:yaml|py)\n(.*?)^```", PAGE, re.M | re.S), strict=True))
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_what_a_run_waits_for_is_said_where_ray_finds_no_room(cluster: Any, node
     assert placed.ended().state == "stopped", placed.printed()
 
 
-def test_no_cluster_at_an_address_is_told_in_a_sentence(cluster: Any) -> None:
+def test_no_cluster_at_an_address_is_a_clear_error(cluster: Any) -> None:
     assert RayPlace(address=cluster.address).why_not() is None
     said = RayPlace(address="127.0.0.1:1").why_not()
     assert said is not None

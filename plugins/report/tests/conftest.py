@@ -1,4 +1,5 @@
 import pytest
+from chromium import browser  # noqa: F401
 from command_line import folder, net, refused  # noqa: F401
 from records import write_rank
 

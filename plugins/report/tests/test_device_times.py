@@ -38,7 +38,7 @@ def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice
         monkeypatch.setattr(owner, name, waits)
     made = FakeDeviceLoop(tmp_path)
     yield made
-    made.recorder.close(failed=True)
+    made.recorder.close("failed")
 
 
 def test_each_sampled_step_is_what_was_queued_in_each_phase(loop: FakeDeviceLoop) -> None:
@@ -227,20 +227,20 @@ def test_a_device_without_timed_events_is_said_to_have_none(
 
 def test_events_are_timed_and_go_on_the_current_stream_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 1)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     class FakeTorchEvent:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            told.append((args, kwargs))
+            reported.append((args, kwargs))
 
         def record(self, stream: Any) -> None:
-            told.append(stream)
+            reported.append(stream)
 
     monkeypatch.setattr(torch, "Event", FakeTorchEvent)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"stream of {device}")
     events = TorchEvents(device)
     events.record(events.make())
-    assert told == [((device,), {"enable_timing": True}), "stream of cuda:1"]
+    assert reported == [((device,), {"enable_timing": True}), "stream of cuda:1"]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +43,6 @@ PROBLEMS = """
 }
 """
 """What a person would stumble over: text over text, cut off or too small."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright isn't installed: pip install playwright"
-    )
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with api.sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-        if chromium is None and not os.path.exists(own):
-            pytest.skip("there is no Chromium: apt-get install chromium, or playwright install chromium")
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +96,10 @@ def _write_run(path: Path, ranks: int) -> None:
 def _opened(browser: Any, page: Path, width: int, scheme: str) -> Any:
     opened = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     opened.fetched = []
+    opened.failed = []
     opened.on("request", lambda request: opened.fetched.append(request.url))
+    opened.on("pageerror", lambda error: opened.failed.append(str(error)))
+    opened.on("console", lambda said: opened.failed.append(said.text) if said.type == "error" else None)
     opened.goto(f"file://{page}")
     return opened
 
@@ -179,6 +164,91 @@ def test_each_rank_has_a_bar_on_the_device_below_its_own(browser: Any, pages: di
     assert widths[3] / widths[1] == pytest.approx(497 / 441, rel=0.01)
     heads = page.locator("th[colspan='2']")
     assert heads.count() == 6
+    page.close()
+
+
+PAINTED = """
+key => {
+  const boxes = [...document.querySelectorAll('[data-chart]')];
+  const canvas = boxes.find(box => box.dataset.chart === key).querySelector('canvas');
+  const color = getComputedStyle(document.documentElement).getPropertyValue('--run0').trim();
+  const [r, g, b] = [1, 3, 5].map(at => parseInt(color.slice(at, at + 2), 16));
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let count = 0;
+  for (let at = 0; at < data.length; at += 4) {
+    const off = Math.abs(data[at] - r) + Math.abs(data[at + 1] - g) + Math.abs(data[at + 2] - b);
+    if (off < 12 && data[at + 3] > 200) count++;
+  }
+  return count;
+}
+"""
+"""How many pixels of a chart have the first run's colour."""
+
+
+def _report(folder: Path, metrics: str, name: str = "run", **rank: Any) -> Path:
+    write_rank(folder / name, [row(forward=5)] * 20, **rank)
+    (folder / name / "metrics.csv").write_text(metrics)
+    path = folder / "page.html"
+    path.write_text(document([summarize(read_run(str(folder / name)))]), encoding="utf-8")
+    return path
+
+
+def test_one_point_and_very_large_values_are_drawn(browser: Any, tmp_path: Path) -> None:
+    huge = "\n".join(
+        f"{step},0,,{sign}9e299,{step / 2},1e-290" for step, sign in ((2, ""), (3, "-"), (4, ""))
+    )
+    path = _report(tmp_path, f"step,epoch,once,huge,usual,tiny\n1,0,0.5,,,\n{huge}\n5,0,,1e308,nan,inf\n")
+    page = _opened(browser, path, 1280, "light")
+    painted = {name: page.evaluate(PAINTED, f"metric {name}") for name in ("once", "huge", "usual", "tiny")}
+    assert 8 < painted["once"] < 200, painted
+    assert all(painted[name] > 200 for name in ("huge", "usual", "tiny")), painted
+    assert page.failed == []
+    page.close()
+
+
+def test_hover_shows_values_and_dragging_zooms(browser: Any, pages: dict[str, Path]) -> None:
+    page = _opened(browser, pages["two"], 1280, "light")
+    plot = page.locator("[data-chart='metric train_loss']")
+    plot.scroll_into_view_if_needed()
+    box = plot.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    said = plot.locator(".u-legend").inner_text()
+    assert "step" in said
+    assert all(name in said for name in ("TransformerLanguageModel", "130000-Other"))
+    at = int(plot.locator(".u-series .u-value").first.inner_text())
+    assert 400 < at < 500
+    assert plot.locator(".u-series .u-value").nth(1).inner_text() == f"{2.5 / at:.4g}"
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 3 / 4, box["y"] + 30, steps=5)
+    page.mouse.up()
+    scale = "() => (scale => [scale.min, scale.max])(stratagemReport.drawn.get('metric train_loss').plot.scales.x)"
+    low, high = page.evaluate(scale)
+    assert 400 < low < 500
+    assert 600 < high < 750
+    page.mouse.dblclick(box["x"] + 30, box["y"] + 30)
+    assert page.evaluate(scale) == [1, 899]
+    page.close()
+
+
+def test_nothing_of_a_run_is_run(browser: Any, tmp_path: Path) -> None:
+    bad = "<img src=x onerror=document.title='run'><script>document.title='run'</script>"
+    name = "</script><script>document.title=1<⁄script><b>".replace("/", "⁄")
+    plan = [["strategy", bad, bad], [bad, "</main>", "'\""]]
+    path = _report(
+        tmp_path, f"step,epoch,{bad},</script><script>document.title='run'</script>\n1,0,1,2\n2,0,2,3\n", name,
+        plan=plan, host=bad, device=bad, torch=bad,
+        events=[{"event": "untimed", "step": 1, "why": bad}],
+    )  # fmt: skip
+    (tmp_path / name / "config.yaml").write_text(f"model:\n  {bad!r}: {bad!r}\n".replace("'", '"'))
+    path.write_text(document([summarize(read_run(str(tmp_path / name)))]), encoding="utf-8")
+    page = _opened(browser, path, 1280, "light")
+    page.wait_for_timeout(100)
+    assert page.title() == f"{name} · Stratagem report"
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    assert page.locator("main b", has_text="document").count() == 0
+    assert page.failed == []
+    assert len(page.fetched) == 1
     page.close()
 
 

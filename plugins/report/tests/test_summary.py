@@ -21,7 +21,7 @@ def test_a_millisecond_is_noise() -> None:
     assert slow_ranks([0.5 * MS, 0.9 * MS]) == []
 
 
-def test_one_rank_has_nobody_to_compare_with() -> None:
+def test_one_rank_has_no_other_to_compare_with() -> None:
     assert slow_ranks([10 * MS]) == []
 
 
@@ -61,8 +61,13 @@ def test_rows_of_several_steps_count_as_so_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "outcome"), [("failed", "with an error"), (None, "was killed, or still runs")]
+    ("end", "outcome"),
+    [
+        ("failed", "with an error"),
+        ("stopped", "was asked to stop, and saved"),
+        (None, "was killed, or still runs"),
+    ],
 )
-def test_the_outcome_is_told(tmp_path: Path, end: str | None, outcome: str) -> None:
+def test_the_outcome_is_reported(tmp_path: Path, end: str | None, outcome: str) -> None:
     write_rank(tmp_path, [row(forward=1)], end=end)
     assert outcome in summarize(read_run(str(tmp_path))).outcome

@@ -23,7 +23,7 @@ def test_what_became_of_each_is_taken_back() -> None:
     assert [tensor.unique().tolist() for tensor in tensors] == [[2.0], [6], [1.0], [2.0]]
 
 
-def test_pieces_are_not_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_are_not_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "BUCKET", 5)
     sizes = [each.numel() for each in flattened_buckets([torch.zeros(n) for n in (2, 3, 1, 9, 4)])]
     assert sizes == [5, 1, 9, 4]

@@ -60,8 +60,8 @@ def test_states_of_the_constructor_are_there_in_the_trial() -> None:
     scalar = nn.Parameter(torch.ones(()))
     assert why_not(StatesMadeAtOnce([scalar, *net().parameters()]), CUTS) is None
     assert why_not(StatesMadeAtOnce([scalar]), ["flat"]) is None
-    told = why_not(StatesMadeAtOnce(net().parameters(), over_rows=True), ["flat"])
-    assert "it needs whole tensors" in str(told)
+    reported = why_not(StatesMadeAtOnce(net().parameters(), over_rows=True), ["flat"])
+    assert "it needs whole tensors" in str(reported)
 
 
 class Late(Optimizer):

@@ -1,4 +1,4 @@
-"""Pieces and rows of a tensor that a rank has whole."""
+"""Shards and rows of a tensor that a rank has whole."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from stratagem_sharding.shards import padded_flat_shard, row_shard
 @pytest.mark.parametrize(
     ("rank", "expected"), [(0, [0, 1, 2]), (1, [3, 4, 5]), (2, [6, 0, 0]), (3, [0, 0, 0])]
 )
-def test_pieces_are_flat_and_filled_up_with_zeros(rank, expected):
+def test_shards_are_flat_and_padded_with_zeros(rank, expected):
     assert padded_flat_shard(torch.arange(7.0), 3, rank).tolist() == expected
 
 

@@ -229,3 +229,9 @@ def test_step_hooks_are_found():
         handle = register(lambda *_: None)
         assert private.number_of_step_hooks(optimizer) == 1
         handle.remove()
+
+
+def test_a_transposed_weight_is_a_view_of_it() -> None:
+    weight = torch.nn.Parameter(torch.randn(2, 3))
+    assert private.view_base(weight.t()) is weight
+    assert private.view_base(weight * 1) is None

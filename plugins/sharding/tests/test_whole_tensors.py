@@ -124,7 +124,6 @@ def test_equals_one_process(strategy, ranks, tensor, on_one_process):
 
 
 def refused(runtime: stratagem.Runtime) -> dict[str, str]:
-    reading_exchange.TIMEOUT_S = 2.0
     module, _ = runtime.setup(Net(), lambda module: torch.optim.SGD(module.parameters(), lr=0.1))
     tokens, said = batch(runtime.rank, runtime.world_size), {}
     weight = module.first.weight
@@ -136,6 +135,7 @@ def refused(runtime: stratagem.Runtime) -> dict[str, str]:
             said[name] = f"{type(error).__name__}: {error}"
 
     def on_one_rank() -> Any:
+        reading_exchange.TIMEOUT_S = 2.0  # no other rank reads: this one has to give up
         return weight.norm().item() if runtime.rank == 1 else None
 
     def on_each_its_own() -> Any:

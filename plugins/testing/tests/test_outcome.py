@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stratagem_testing import NotApplicable, check, expect, run_check
 from stratagem_testing.checks import Check, ConformanceError, checks_in
-from stratagem_testing.outcome import told
+from stratagem_testing.outcome import failure_reason
 from stratagem_testing.recipe import Recipe
 from stratagem_testing.trained import described, naming
 from stratagem_testing.workers import RankError
@@ -48,7 +48,7 @@ def check_nothing(thing: Thing) -> None:
 
 @check
 def check_place(thing: Thing) -> None:
-    """It is told where it is."""
+    """The error says where it is."""
     assert (thing.world_size, thing.check) == (2, "place")
     assert list(Path(thing.folder).iterdir()) == []
 
@@ -107,7 +107,7 @@ def test_checks_are_found_in_the_order_in_which_they_are_written() -> None:
     assert [each.name for each in checks_in(module)] == ["right", "closure", "nothing", "place"]
 
 
-def test_of_a_failed_rank_the_exception_is_told_by_its_first_line() -> None:
+def test_of_a_failed_rank_the_exceptions_first_line_is_reported() -> None:
     traceback = (
         "rank 1: Traceback (most recent call last):\n"
         '  File "step.py", line 3, in step\n'
@@ -116,11 +116,13 @@ def test_of_a_failed_rank_the_exception_is_told_by_its_first_line() -> None:
         "Expected (2, 3).\n"
         "Exception raised from check at copy.cpp:1\n"
     )
-    assert told(RankError(traceback, 1)) == "rank 1: RuntimeError: shapes don't fit"
-    assert told(RankError("rank 1 hung: not done after 3 s", 1)) == "rank 1 hung: not done after 3 s"
+    assert failure_reason(RankError(traceback, 1)) == "rank 1: RuntimeError: shapes don't fit"
+    assert (
+        failure_reason(RankError("rank 1 hung: not done after 3 s", 1)) == "rank 1 hung: not done after 3 s"
+    )
 
 
-def test_a_recipe_is_told_by_what_is_its_own() -> None:
+def test_a_recipe_is_described_by_its_own_settings() -> None:
     assert described(Recipe(steps=3, precision="64-true")) == "Recipe(steps=3, precision='64-true')"
     with pytest.raises(ConformanceError, match=r"^too far \(tried with Recipe\(\)\)$"), naming(Recipe()):
         raise ConformanceError("too far")

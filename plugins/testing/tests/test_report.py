@@ -18,15 +18,17 @@ def report(name: str, **how: Any) -> dict[str, Any]:
 
 
 def test_a_strategy_is_found_before_other_kinds_and_tried_as_it_declares() -> None:
-    told: list[str] = []
-    made = report("single", only=["parity", "uneven_inputs"], tell=lambda outcome: told.append(outcome.check))
+    reported: list[str] = []
+    made = report(
+        "single", only=["parity", "uneven_inputs"], tell=lambda outcome: reported.append(outcome.check)
+    )
     assert (made["kind"], made["name"], made["distribution"]) == ("strategy", "single", "stratagem-single")
     assert [(c["check"], c["verdict"], c["world_size"]) for c in made["checks"]] == [
         ("parity", "passed", 1),
         ("uneven_inputs", "skipped", 1),
     ]
     assert (made["passed"], made["skipped"], made["failed"], made["waived"]) == (1, 1, 0, 0)
-    assert told == ["parity", "uneven_inputs"]
+    assert reported == ["parity", "uneven_inputs"]
 
 
 def test_several_checks_at_a_time_are_reported_in_their_order() -> None:

@@ -32,7 +32,7 @@ def test_groups_that_follow_each_other_in_one_store_keep_apart(workers: Workers)
     assert workers.run(2, groups, 2) == [[1.0, 1.0]] * 2
 
 
-def test_the_first_rank_that_fails_is_told_and_the_next_task_has_new_processes(workers: Workers) -> None:
+def test_the_first_rank_that_fails_is_named_and_the_next_task_has_new_processes(workers: Workers) -> None:
     before = workers.run(2, place)
     with pytest.raises(RankError, match="ZeroDivisionError") as caught:
         workers.run(2, fails_on_one)
@@ -46,7 +46,8 @@ def test_a_rank_that_is_killed_or_hangs_is_named(workers: Workers) -> None:
     with pytest.raises(RankError, match="exit code -9"):
         workers.run(2, killed)
     workers.run(2, place)  # starts the processes, which may take a while
-    with pytest.raises(RankError, match="rank 1 hung: not done after 2 s"):
+    # All ranks hang: one that returns might need longer than the deadline on a busy machine.
+    with pytest.raises(RankError, match="rank 0, 1 hung: not done after 2 s"):
         workers.run(2, hangs, timeout_s=2.0)
 
 

@@ -10,6 +10,7 @@ import wrong_configuration  # noqa: F401
 import wrong_fidelity  # noqa: F401
 import wrong_own_loops  # noqa: F401
 import wrong_resumption  # noqa: F401
+import wrong_weights  # noqa: F401
 from averaging import Averaging
 from planting import Fault, faults_of
 from stratagem_testing import StrategySubject, run_check

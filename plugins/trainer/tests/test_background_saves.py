@@ -88,7 +88,7 @@ def test_a_save_that_fails_ends_the_fit_at_the_next_step(tmp_path):
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
             seen.append(trainer.global_step)
 
-    with pytest.raises(CheckpointError, match=r"one can't be written: OSError: .* No space left") as told:
+    with pytest.raises(CheckpointError, match=r"one can't be written: OSError: .* No space left") as reported:
         fit(
             tmp_path,
             "full",
@@ -96,7 +96,7 @@ def test_a_save_that_fails_ends_the_fit_at_the_next_step(tmp_path):
             callbacks=[SaveOnce(), Steps(), ModelCheckpoint(every_n_epochs=0, save_last=False)],
             background=False,
         )
-    assert told.value.exit_code == 1
+    assert reported.value.exit_code == 1
     assert seen == [1]
 
 

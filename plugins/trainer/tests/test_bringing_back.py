@@ -101,7 +101,7 @@ def test_a_module_is_left_as_one_process_leaves_it(tmp_path: Path, precision: st
 
 
 class Sealed(DirectoryCheckpointer):
-    """Checkpoints that nobody but itself can read."""
+    """Checkpoints that only this process can read."""
 
     def save(self, path: str, checkpoint: Any) -> None:
         raise AssertionError("saved by the run's checkpointer")
@@ -136,7 +136,7 @@ class Late(Line):
         self.layer = nn.Linear(4, 1)
 
 
-def test_what_cannot_come_back_is_told_and_not_evaluated(tmp_path: Path) -> None:
+def test_results_that_cannot_be_sent_are_reported_and_not_evaluated(tmp_path: Path) -> None:
     module = Late()
     strategy = DDPStrategy(start_method="fork")
     words = (
@@ -149,6 +149,6 @@ def test_what_cannot_come_back_is_told_and_not_evaluated(tmp_path: Path) -> None
     with pytest.raises(CombinationError, match="fit got a Late"):
         trainer.fit(module)
     assert trainer.test(module, ckpt_path=tmp_path / "2" / "checkpoints" / "last")[0]["count"] == 48
-    # Whoever loads something into it goes on with that.
+    # What is loaded into it stays.
     module.configure_model()
     assert trainer.test(module)[0]["count"] == 48

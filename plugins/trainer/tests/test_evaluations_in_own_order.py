@@ -29,7 +29,7 @@ class Chosen(Sampler[int]):
 
 
 class DrawnApart(Sampler[int]):
-    """Each process draws by a generator of its own, which nobody seeds."""
+    """Each process draws by a generator of its own, which is never seeded."""
 
     def __init__(self) -> None:
         self.random = None

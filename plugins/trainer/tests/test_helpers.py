@@ -101,9 +101,9 @@ def test_only_rank_0_acts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
         rank_zero_debug("b")
     assert "a 1" in caplog.text
     assert "b" in caplog.text
-    with pytest.warns(UserWarning, match="careful") as told:
+    with pytest.warns(UserWarning, match="careful") as reported:
         rank_zero_warn("careful")
-    assert told[0].filename == __file__
+    assert reported[0].filename == __file__
     monkeypatch.setenv("RANK", "1")
     assert (rank_zero_only.rank, act(2)) == (1, None)
     rank_zero_warn("not said")

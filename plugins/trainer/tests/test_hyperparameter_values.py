@@ -1,4 +1,4 @@
-"""Hyperparameters of a checkpoint that somebody has changed: nothing in them is called that the class didn't name."""
+"""Hyperparameters of a checkpoint that was changed: nothing in them is called that the class didn't name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Settings:
         ({"@enum": [f"{__name__}:Settings", "x"]}, "is no enum"),
         ({"@name": "os:system"}, "names os:system, which the signature"),
         ({"@partial": [{"@name": "os:system"}, ["true"], {}]}, "names os:system"),
-        ({"@partial": 3}, "can't be taken up"),
-        ({"@namespace": [1]}, "can't be taken up"),
-        ({"@unknown": 1}, "can't be taken up"),
-        ([{"@path": {}}], "can't be taken up"),
+        ({"@partial": 3}, "can't be restored"),
+        ({"@namespace": [1]}, "can't be restored"),
+        ({"@unknown": 1}, "can't be restored"),
+        ([{"@path": {}}], "can't be restored"),
     ],
 )
 def test_a_forged_value_calls_nothing(forged: Any, words: str) -> None:

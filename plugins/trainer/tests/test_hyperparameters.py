@@ -266,7 +266,7 @@ def test_checkpoints_of_other_strategies_and_what_the_module_adds(strategy: str,
 
 
 @pytest.mark.parametrize("key", ["state_dict", "epoch"])
-def test_parts_of_a_checkpoint_that_hooks_do_not_get_are_told(key: str, tmp_path: Path) -> None:
+def test_parts_of_a_checkpoint_that_hooks_do_not_get_are_reported(key: str, tmp_path: Path) -> None:
     class Saves(Line):
         def on_save_checkpoint(self, state: dict[str, Any]) -> None:
             state[key].clear()

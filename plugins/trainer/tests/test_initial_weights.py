@@ -112,7 +112,7 @@ def test_random_augmentation_in_workers_goes_on_to_the_bit(tmp_path: Path) -> No
     assert resume["exact"][-1] == "the data, from the next sample on: 48 samples, shuffled with seed 5"
 
 
-def test_what_does_not_resume_is_told(tmp_path: Path) -> None:
+def test_what_does_not_resume_is_reported(tmp_path: Path) -> None:
     class Streams(Line):
         def train_dataloader(self) -> Any:
             return [(torch.rand(4, 4), torch.ones(4, 1)) for _ in range(3)]

@@ -30,10 +30,10 @@ class Breaks(Line):
         return loss * self.value if batch_idx == 4 and self.global_rank in self.ranks else {"loss": loss}
 
 
-@pytest.mark.parametrize(("value", "told"), [(math.nan, "nan"), (math.inf, "inf")])
+@pytest.mark.parametrize(("value", "sentence"), [(math.nan, "nan"), (math.inf, "inf")])
 @pytest.mark.parametrize("every", [1, 3, 50])
-def test_there_is_one_warning_with_the_step(value: float, told: str, every: int, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=f"the loss is {told} at step 5: the run goes on") as seen:
+def test_there_is_one_warning_with_the_step(value: float, sentence: str, every: int, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=f"the loss is {sentence} at step 5: the run goes on") as seen:
         train(Breaks(value), tmp_path, log_every_n_steps=every, max_epochs=1)
     assert len([each for each in seen if "the loss" in str(each.message)]) == 1
 
@@ -87,13 +87,13 @@ def test_a_closure_is_watched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "told"),
+    ("ranks", "sentence"),
     [
         ((1,), "the loss isn't finite at step 5, on rank 1:"),
         ((0, 2), "the loss is nan at step 5, on ranks 0, 2:"),
     ],
 )
-def test_rank_0_tells_of_all_ranks(ranks: tuple[int, ...], told: str) -> None:
+def test_rank_0_tells_of_all_ranks(ranks: tuple[int, ...], sentence: str) -> None:
     def work(collectives: Any) -> None:
         metrics = Metrics(collectives, [], 4)
         for step in range(1, 13):
@@ -102,9 +102,9 @@ def test_rank_0_tells_of_all_ranks(ranks: tuple[int, ...], told: str) -> None:
             metrics.losses.add(step, torch.tensor(math.nan if is_bad else 1.0))
             metrics.end_step(step, 0)
             metrics.end_late()
-            assert step < 8 or metrics.losses.is_told
+            assert step < 8 or metrics.losses.is_reported
 
-    with pytest.warns(UserWarning, match=told) as seen:
+    with pytest.warns(UserWarning, match=sentence) as seen:
         on_threads(3, work)
     assert len(seen) == 1
 

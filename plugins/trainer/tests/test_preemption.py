@@ -1,4 +1,4 @@
-"""A fit that is told to stop saves between two steps, exits with 75, and goes on as if nothing had been."""
+"""A fit that is asked to stop saves between two steps, exits with 75, and goes on as if nothing had been."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_slurm_job_is_requeued_and_goes_on_by_itself(
     again.fit(Signalled())
     assert again.run_dir == str(run_dir)
     assert f"going on    from {run_dir}/checkpoints/preempted-step=3" in capfd.readouterr().err
-    # Whoever cancels a job sends SIGTERM.
+    # Cancelling a job sends SIGTERM.
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with pytest.raises(Preempted):
         trainer(tmp_path, run_dir=tmp_path / "cancelled").fit(Signalled(step=4, number=signal.SIGTERM))
@@ -269,6 +269,10 @@ def test_a_slurm_job_is_requeued_and_goes_on_by_itself(
             "time_limit='soon' is no time above 0: give a number of seconds, 'HH:MM:SS'",
         ),
         ({"time_limit": -1}, "time_limit"),
+        (
+            {"time_limit": "1:99:99"},
+            "time_limit='1:99:99' has 99 minutes and 99 seconds: give at most 59 of each",
+        ),
         ({"grace_period_s": 0}, "grace_period_s=0 must be a number of seconds above 0"),
         ({"grace_period_s": float("nan")}, "grace_period_s=nan"),
         ({"stop_signals": "SIGKILL"}, "stop_signals has 'SIGKILL'; allowed are SIGTERM, SIGHUP"),

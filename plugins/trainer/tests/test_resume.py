@@ -117,7 +117,7 @@ def test_evaluation_loads_the_weights_alone(tmp_path: Path) -> None:
         (lambda state: state.update(schedulers=[{}, {}]), "2 learning rate schedulers"),
         (lambda state: state.update(callbacks=[]), r"is damaged: .*`\$\.callbacks`"),
         (lambda state: state.update(prepared=[1]), r"is damaged: .*`\$\.prepared`"),
-        (lambda state: state.update(prepared={"optimizers": [7]}), "can't be taken up: its state"),
+        (lambda state: state.update(prepared={"optimizers": [7]}), "can't be restored: its state"),
         (lambda state: state.update(kind="other"), "has no trainer's progress"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_state_that_no_rank_writes_is_refused_in_a_sentence(
     path = tmp_path / "ckpt"
     shutil.copytree(forgeable, path)
     rewrite_state(path, change, "rank-00000.json")
-    with pytest.raises(CheckpointError, match=rf"^{path} can't be taken up: the state of its r"):
+    with pytest.raises(CheckpointError, match=rf"^{path} can't be restored: the state of its r"):
         fit(Line(), tmp_path, path)
 
 

@@ -256,7 +256,7 @@ class WithoutIndex(Reader):
         pass
 
 
-def test_what_cannot_be_told_apart_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_distinguished_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"WithoutIndex.validation_step is called .* doesn't take which"):
         trainer(tmp_path).validate(WithoutIndex(), [loader(0, 2), loader(2, 4)])
     with pytest.raises(LoggingError, match="'x' is logged with several loaders"):

@@ -1,4 +1,4 @@
-"""An evaluation that is told to stop ends between two batches, on all ranks, and keeps what was predicted."""
+"""An evaluation that is asked to stop ends between two batches, on all ranks, and keeps what was predicted."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_inference_mode(tmp_path: Path) -> None:
         assert module.validated == [(False, wanted)]
 
 
-def test_what_torch_is_told_holds_during_the_fit_alone(tmp_path: Path) -> None:
+def test_settings_of_torch_hold_during_the_fit_alone(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     class Looks(stratagem.Callback):

@@ -59,9 +59,9 @@ def test_own_loops(pytestconfig, monkeypatch, capsys):
 def test_bad_input_gets_one_sentence(args, words, pytestconfig, monkeypatch, capsys):
     monkeypatch.chdir(pytestconfig.rootpath)
     assert main(["verify", *args]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("Error: ")
-    assert words in told
+    reported = capsys.readouterr().err
+    assert reported.startswith("Error: ")
+    assert words in reported
 
 
 def test_what_is_wrong_comes_first():

@@ -19,7 +19,7 @@ NOTES = {
     "Noisy": {"loss": "also in evaluation mode"},
     "Transformer": {"loss": "draws random numbers"},
 }
-"""What is told of modules whose numbers can't be those of one process, though nothing is wrong."""
+"""What is reported of modules whose numbers can't be those of one process, though nothing is wrong."""
 
 TRAINED = ("loss", "gradients", "training")
 """Questions that take no run beside those that are needed for any: asked of every faulty module."""
@@ -52,7 +52,7 @@ def test_a_faulty_module_is_found(module):
     assert not found.is_right
     wrong = {each.question: each.text for each in found.findings if each.verdict == "wrong"}
     assert words in wrong[question]
-    # What else is told follows from it: of a loss that looks at its rank, gradients differ as well.
+    # What else is reported follows from it: of a loss that looks at its rank, gradients differ as well.
     assert wrong.keys() - {question} <= {"gradients"}
 
 

@@ -74,7 +74,7 @@ def test_without_torch_xla_it_is_listed_and_refused_with_exit_code_2(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("ours", "torchs", "told"),
+    ("ours", "torchs", "message"),
     [
         ("2.8.1", "2.8.0", "torch_xla 2.8.1 is older than 2.9"),
         (
@@ -85,12 +85,12 @@ def test_without_torch_xla_it_is_listed_and_refused_with_exit_code_2(tmp_path: P
         ("2.9.0", "2.9.1", None),
     ],
 )
-def test_versions(monkeypatch: pytest.MonkeyPatch, ours: str, torchs: str, told: str | None) -> None:
+def test_versions(monkeypatch: pytest.MonkeyPatch, ours: str, torchs: str, message: str | None) -> None:
     versions = {"torch_xla": ours, "torch": torchs}
     monkeypatch.setattr(library, "find_spec", lambda name: object())
     monkeypatch.setattr(library.importlib_metadata, "version", versions.__getitem__)
     problem = library.problem()
-    assert problem is None if told is None else (problem or "").startswith(told)
+    assert problem is None if message is None else (problem or "").startswith(message)
 
 
 def test_chips_are_counted_on_the_pci_bus(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ class TestDevices:
         assert xla.check_index(2) == "this machine has 2"
 
     @pytest.mark.parametrize(
-        ("named", "told"),
+        ("named", "message"),
         [
             ("TPU", "PJRT_DEVICE=TPU names a device that this machine hasn't"),
             (
@@ -132,11 +132,13 @@ class TestDevices:
             ),
         ],
     )
-    def test_a_device_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch, named: str, told: str) -> None:
+    def test_a_device_that_is_not_there(
+        self, monkeypatch: pytest.MonkeyPatch, named: str, message: str
+    ) -> None:
         monkeypatch.setenv("PJRT_DEVICE", named)
-        with pytest.raises(stratagem.UsageError, match=told):
+        with pytest.raises(stratagem.UsageError, match=message):
             assemble(RunConfig(strategy="xla", accelerator="xla"))
-        with pytest.raises(stratagem.UsageError, match=told):
+        with pytest.raises(stratagem.UsageError, match=message):
             assemble(RunConfig(strategy="xla"))
 
     def test_tpus_where_there_are_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +160,7 @@ class TestDevices:
         assert names == ["SingleDeviceXLAStrategy", "XLAStrategy"]
 
     @pytest.mark.parametrize(
-        ("config", "told"),
+        ("config", "message"),
         [
             ({"strategy": "xla", "accelerator": "cpu"}, "works on tpu, xla, not on cpu"),
             (
@@ -174,8 +176,8 @@ class TestDevices:
             ({"strategy": "xla", "accelerator": "xla", "num_nodes": 2}, "runs in one process"),
         ],
     )
-    def test_refusals(self, config: dict[str, Any], told: str) -> None:
-        with pytest.raises(stratagem.UsageError, match=told):
+    def test_refusals(self, config: dict[str, Any], message: str) -> None:
+        with pytest.raises(stratagem.UsageError, match=message):
             assemble(RunConfig(**config))
 
     def test_processes_where_there_are_tpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,12 +226,12 @@ def test_units() -> None:
         return recurse or unwrapped_params >= 12
 
     assert units(module, larger) == [module.embedding, module.head, module.blocks[0]]
-    for policy, told in (
+    for policy, message in (
         ("Conv2d", "names 'Conv2d'"),
         ([3], "has 3"),
         (lambda wrong: True, "can't be asked"),
     ):
-        with pytest.raises(stratagem.ConfigError, match=told):
+        with pytest.raises(stratagem.ConfigError, match=message):
             units(module, policy)
     assert XLAFSDPStrategy(auto_wrap_policy="Linear").axis == "fsdp"
 
@@ -253,13 +255,13 @@ def test_only_a_step_that_takes_the_mask_gets_one() -> None:
 
 
 def test_a_loader_fills_up_what_is_smaller() -> None:
-    told: list[Padded] = []
+    padded: list[Padded] = []
     marks: list[int] = []
     loader = [torch.arange(4), torch.arange(4), torch.arange(2)]
-    loaded = Loaded(loader, torch.device("cpu"), Layout(1, "data"), lambda: marks.append(1), told.append)
+    loaded = Loaded(loader, torch.device("cpu"), Layout(1, "data"), lambda: marks.append(1), padded.append)
     assert [len(batch) for batch in loaded] == [4, 4, 2]
     assert len(marks) == len(loaded) == 3
-    last = told[-1]
+    last = padded[-1]
     assert last.batch.tolist() == [0, 1, 0, 1]
     assert last.mask.tolist() == [True, True, False, False]
-    assert [each.mask.all().item() for each in told] == [True, True, False]
+    assert [each.mask.all().item() for each in padded] == [True, True, False]

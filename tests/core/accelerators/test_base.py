@@ -34,7 +34,7 @@ def test_only_devices_that_there_are_can_be_used(index, why):
     assert Three().check_index(index) == why
 
 
-def test_what_it_says_nothing_of_is_refused_by_nobody_and_unknown():
+def test_what_it_does_not_declare_is_unknown_and_not_refused():
     accelerator = Three()
     assert accelerator.refuse_precision("16-mixed") is None
     assert accelerator.memory(CPU) == {}

@@ -1,4 +1,4 @@
-"""What a checkpointer is given, and what whoever writes one has to define."""
+"""What a checkpointer is given, and what an author has to define."""
 
 import dataclasses
 import inspect
@@ -63,5 +63,5 @@ def test_each_method_has_to_be_defined(cls, base, method):
         type("Lacking", (cls,), {method: getattr(base, method)})()
 
 
-def test_checksums_are_compared_unless_somebody_says_otherwise():
+def test_checksums_are_compared_by_default():
     assert inspect.signature(Checkpointer.open).parameters["verify"].default is True

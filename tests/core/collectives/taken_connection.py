@@ -1,6 +1,6 @@
 """Two ranks, and another user who connects in the place of one: `taken_connection.py FOLDER SECRET`.
 
-gloo knows a peer by a number that it sends first, so whoever is quick takes its place. The attacker sends
+gloo knows a peer by a number that it sends first, so a quick process takes its place. The attacker sends
 back what it gets, and so knows what a rank may send. Prints what the rank under attack says, or nothing
 where the attacker was given no chance.
 """

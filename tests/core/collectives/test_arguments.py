@@ -55,7 +55,7 @@ UNEQUAL = {
 }
 
 
-def told(call: Any, collectives: Any) -> str:
+def error_of(call: Any, collectives: Any) -> str:
     try:
         call(collectives)
     except StratagemError as error:
@@ -78,13 +78,13 @@ def test_what_one_process_takes_has_no_gradient_either() -> None:
 
 def try_all(runtime: Any) -> Any:
     c = runtime.collectives
-    seen = {name: told(call, c) for name, (call, _) in (WRONG | UNEQUAL).items()}
+    seen = {name: error_of(call, c) for name, (call, _) in (WRONG | UNEQUAL).items()}
     # The group goes on working.
     large = c.all_reduce(torch.tensor([200, 100], dtype=torch.uint8))
     return c.gather_objects((seen, large.tolist(), c.all_reduce(ONES > 0, "max").tolist()))
 
 
-def test_every_rank_is_told_what_is_wrong() -> None:
+def test_every_rank_reports_what_is_wrong() -> None:
     strategy = DDPStrategy(start_method="fork", timeout=timedelta(seconds=60))
     runtime = stratagem.Runtime(strategy, accelerator="cpu", devices=2)
     import re
@@ -124,7 +124,7 @@ def fail(runtime: Any) -> None:
     runtime.all_reduce(torch.ones(1 + runtime.rank))
 
 
-def test_the_launching_process_is_told_too() -> None:
+def test_the_launching_process_gets_it_too() -> None:
     runtime = stratagem.Runtime(DDPStrategy(start_method="fork"), accelerator="cpu", devices=2)
     with pytest.raises(stratagem.StratagemError, match=r"rank 0 calls all_reduce 'mean' of float32 \(1,\)"):
         runtime.launch(fail, quiet=True)

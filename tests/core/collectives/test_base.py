@@ -39,13 +39,13 @@ def test_every_rank_has_a_copy_and_no_group_or_mesh():
     assert least.close(failed=True) is None
 
 
-def test_whoever_cannot_ask_waits_for_the_others():
+def test_a_rank_that_cannot_ask_waits_for_the_others():
     least = Least(2)
     assert least.all_arrive("the end", 0.0) is True
     assert least.barriers == ["the end"]
 
 
-def test_a_rank_alone_waits_for_nobody():
+def test_a_rank_alone_does_not_wait():
     least = Least(1)
     assert least.all_arrive("the end", 0.0) is True
     assert least.barriers == []

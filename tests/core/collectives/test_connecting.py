@@ -1,4 +1,4 @@
-"""What gloo reports while groups connect isn't printed; all else is, whoever printed it."""
+"""What gloo reports while groups connect isn't printed; all other output is, whatever printed it."""
 
 import os
 import subprocess

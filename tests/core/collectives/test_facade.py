@@ -10,7 +10,7 @@ from stratagem import Runtime, Strategy
 from stratagem.collectives.facade import RankFacade
 
 
-class Told:
+class RecordingCollectives:
     rank, local_rank, world_size = 5, 1, 8
 
     def __init__(self) -> None:
@@ -25,13 +25,13 @@ class Told:
 
 
 def test_it_says_what_the_collectives_say() -> None:
-    facade, told = RankFacade(), Told()
-    facade.collectives = told  # type: ignore[misc]
+    facade, reported = RankFacade(), RecordingCollectives()
+    facade.collectives = reported  # type: ignore[misc]
     assert (facade.global_rank, facade.local_rank, facade.world_size) == (5, 1, 8)
     assert (facade.broadcast(1), facade.broadcast(1, 3)) == (2, 2)
     facade.barrier()
     facade.barrier("saved")
-    assert told.called == [("broadcast", 0), ("broadcast", 3), ("barrier", None), ("barrier", "saved")]
+    assert reported.called == [("broadcast", 0), ("broadcast", 3), ("barrier", None), ("barrier", "saved")]
 
 
 @pytest.mark.parametrize("owner", [Runtime, Strategy])

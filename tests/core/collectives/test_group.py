@@ -130,7 +130,7 @@ def test_a_group_of_one_answers_with_copies(alone: GroupCollectives) -> None:
     assert (alone.local_rank, alone.node_rank) == (0, 0)
 
 
-def test_what_torch_says_is_told_with_the_rank_and_the_call(alone: GroupCollectives) -> None:
+def test_an_error_of_torch_names_the_rank_and_the_call(alone: GroupCollectives) -> None:
     class Refused:
         def __reduce__(self) -> Any:
             raise RuntimeError("can't be sent")
@@ -153,7 +153,7 @@ def differ(runtime: Any) -> list[str]:
     return runtime.collectives.gather_objects(said)
 
 
-def test_every_rank_is_told_who_calls_something_else() -> None:
+def test_every_rank_names_the_rank_that_calls_something_else() -> None:
     begins = "ranks don't call the same collective: rank 0 calls all_reduce 'sum' of float32 (2,), and "
     assert (
         on_ranks(3, differ)
@@ -180,5 +180,5 @@ def leave(runtime: Any) -> Any:
     return said
 
 
-def test_a_barrier_is_told_by_its_name() -> None:
+def test_a_barrier_is_reported_by_its_name() -> None:
     assert on_ranks(2, leave) == ["rank 0 of 2 failed in barrier 'lunch'", "rank 0 of 2 failed in barrier"]

@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).with_name("taken_connection.py")
 def test_a_connection_that_another_user_has_taken_is_an_error_before_anything_is_unpickled(
     tmp_path: Path,
 ) -> None:
-    """gloo alone goes on with whoever has connected, and `gather_objects` then unpickles what they send."""
+    """gloo alone goes on with any process that has connected, and `gather_objects` then unpickles what they send."""
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path), "a secret"], capture_output=True, text=True
     )

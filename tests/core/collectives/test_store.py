@@ -97,7 +97,7 @@ def test_ranks_that_never_come_are_named() -> None:
     assert str(caught.value) == "rank 0 of 3 waited 1 s, and rank 1, 2 never came"
 
 
-def test_a_store_that_nobody_serves_is_named() -> None:
+def test_a_store_without_a_server_is_named() -> None:
     port = free_port()
     with pytest.raises(CollectiveError) as caught:
         meet(environment(1, 2, MASTER_PORT=str(port)), timedelta(seconds=1))

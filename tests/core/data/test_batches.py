@@ -80,3 +80,17 @@ def test_what_has_a_method_to_is_moved_wherever_it_is() -> None:
 
     assert to_device((Graph(), True), META) == ("on meta", True)
     assert to_device({"graph": [Graph()]}, META) == {"graph": ["on meta"]}
+
+
+class Transferred(torch.Tensor):
+    """Notes how it was moved to a device."""
+
+    def to(self, *args, **kwargs):
+        self.moved_by = (args, kwargs)
+        return self
+
+
+def test_copies_of_tensors_do_not_wait_for_the_device():
+    tensor = torch.ones(2).as_subclass(Transferred)
+    to_device({"x": tensor}, META)
+    assert tensor.moved_by == ((META,), {"non_blocking": True})

@@ -76,7 +76,7 @@ def test_predictions_of_a_limited_number_of_batches_are_merged_too(ranks, number
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(3, [[3, 1], [3]]), (None, [[1] * 4, [1] * 3])])
-def test_how_many_samples_each_batch_has_is_told_of_all_ranks(ranks, numbers, batch_size, sizes):
+def test_the_samples_in_each_batch_are_known_of_all_ranks(ranks, numbers, batch_size, sizes):
     loader = DataLoader(numbers(7), batch_size=batch_size)
     results = evaluate(ranks, 2, lambda rank: loader)
     parts = [[None] * len(pairs) for _, pairs in results]
@@ -226,7 +226,7 @@ def test_without_equal_batches_nothing_is_sent(ranks, numbers):
     assert ranks(2, run) == [0, 0]
 
 
-def test_a_single_rank_has_nobody_to_be_equal_with(numbers, alone):
+def test_a_single_rank_compares_nothing(numbers, alone):
     data = EvalData([1, 2], collectives=alone, equal_batches=True)
     constructing = alone.calls
     assert list(data) == [(1, True), (2, True)]

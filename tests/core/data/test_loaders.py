@@ -1,4 +1,4 @@
-"""What isn't one loader is refused, and data without a batch are told."""
+"""What isn't one loader is refused, and data without a batch are reported."""
 
 from types import SimpleNamespace
 

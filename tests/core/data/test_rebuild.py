@@ -49,7 +49,7 @@ class Deaf(DataLoader):
         super().__init__(dataset)
 
 
-def test_loaders_with_the_sampler_that_they_made_are_told_from_others(numbers):
+def test_loaders_with_their_own_sampler_are_distinguished_from_others(numbers):
     data = numbers(6)
     generator = torch.Generator()
     default = [

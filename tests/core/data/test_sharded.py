@@ -223,3 +223,9 @@ def test_a_loaders_generator_goes_on_only_at_the_same_world_size(ranks, numbers,
     other = ranks(2, lambda collectives: source_of(elsewhere, collectives))[0]
     other.open(0, 1, state)
     assert not torch.equal(other.state(0, 1)["generators"]["loader.generator"], began)
+
+
+def test_an_epoch_without_batches_has_none_left(numbers, alone):
+    source = source_of(DataLoader(numbers(2), batch_size=3, drop_last=True), alone)
+    assert source.length == 0
+    assert source.done_after_resume(source.state(0, 0)) == 0

@@ -63,7 +63,7 @@ PLACES = (
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_whoever_keeps_a_place_reads_a_part(name):
+def test_a_process_with_a_place_reads_a_part(name):
     stream = Stream()
     assert not knows_its_part(DataLoader(stream))
     setattr(stream, name, None)
@@ -101,7 +101,7 @@ def test_an_iterable_is_named_with_what_to_do_instead():
         warn_of_same_data(DataLoader(Stream()), place(), "so on")
 
 
-def test_nobody_is_warned_without_need(numbers):
+def test_there_is_no_warning_without_need(numbers):
     class Stateful(list):
         def load_state_dict(self, state):
             pass
@@ -135,7 +135,7 @@ def test_iterables_are_called_by_what_is_read():
     assert name_of([1]) == "list"
 
 
-def test_a_length_is_told_only_where_it_is_sure(numbers):
+def test_a_length_is_known_only_if_it_is_certain(numbers):
     assert length_of(DataLoader(numbers(5), batch_size=2)) == 3
     assert length_of(DataLoader(numbers(5), batch_size=2, num_workers=2)) == 3
     assert length_of(DataLoader(Sized(), batch_size=4)) == 2

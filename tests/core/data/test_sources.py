@@ -139,8 +139,8 @@ def test_a_stateful_loader_at_another_world_size_is_read_from_its_beginning(alon
 # Of every source ---------------------------------------------------------------------------------------
 
 
-class Told:
-    """A sampler that is told the epoch, and has its own random order."""
+class EpochSampler:
+    """A sampler that gets the epoch, and has its own random order."""
 
     def __init__(self, length):
         self.length, self.epochs = length, []
@@ -160,8 +160,8 @@ def numbers_of(batches):
     return [number for batch in batches for number in batch.tolist()]
 
 
-def test_each_part_is_told_the_epoch_once(numbers, alone):
-    sampler = Told(4)
+def test_each_part_gets_the_epoch_once(numbers, alone):
+    sampler = EpochSampler(4)
     loader = DataLoader(numbers(4), 2, sampler=sampler)
     loader.epochs = []
     loader.set_epoch = loader.epochs.append
@@ -173,22 +173,22 @@ def test_each_part_is_told_the_epoch_once(numbers, alone):
 
 
 def test_a_state_is_of_the_epoch_that_was_begun_or_of_the_next(numbers, alone):
-    source = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
+    source = ReplayedSource(DataLoader(numbers(6), 2, sampler=EpochSampler(6)), alone, 0)
     assert (source.state(0, 0)["warm"], source.state(0, 0)["samples"]) == (False, 0)
     whole = numbers_of(source.open(0, 0, None))
     begun, following = source.state(0, 2), source.state(1, 0)
     assert (begun["done"], begun["samples"], begun["warm"], following["warm"]) == (2, 4, False, True)
-    again = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
+    again = ReplayedSource(DataLoader(numbers(6), 2, sampler=EpochSampler(6)), alone, 0)
     torch.randperm(6, generator=again.loader.sampler.own)
     assert numbers_of(again.open(0, 2, begun)) == whole[4:]
-    last = ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
+    last = ReplayedSource(DataLoader(numbers(6), 2, sampler=EpochSampler(6)), alone, 0)
     assert numbers_of(last.open(1, 0, following)) == numbers_of(source.open(1, 0, None))
     assert source.state(1, 0)["warm"] is True
 
 
 def test_samples_are_those_of_all_ranks_together(ranks, numbers):
     def run(collectives):
-        return ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), collectives, 0).state(0, 3)[
+        return ReplayedSource(DataLoader(numbers(6), 2, sampler=EpochSampler(6)), collectives, 0).state(0, 3)[
             "samples"
         ]
 
@@ -203,7 +203,7 @@ def test_how_an_epoch_begins_has_to_be_defined(alone):
 
 def test_generators_of_another_number_of_ranks_are_not_taken_up(numbers, alone):
     def make():
-        return ReplayedSource(DataLoader(numbers(6), 2, sampler=Told(6)), alone, 0)
+        return ReplayedSource(DataLoader(numbers(6), 2, sampler=EpochSampler(6)), alone, 0)
 
     source = make()
     list(source.open(0, 0, None))
@@ -225,7 +225,7 @@ def test_the_global_generators_are_those_of_the_state_in_mid_epoch_alone(alone):
     whole = list(source.open(0, 0, None))
     state = source.state(0, 1)
     assert read(1, state) == whole[1:]
-    # Whoever resumes at an epoch's beginning has restored them.
+    # A run that resumes at an epoch's beginning has restored them.
     assert read(0, state) == read(0)
     torch.manual_seed(9)
     before = torch.get_rng_state()
@@ -243,12 +243,21 @@ def test_the_global_generators_are_those_of_the_state_in_mid_epoch_alone(alone):
     ],
 )
 def test_a_position_of_other_batches_is_counted_in_samples(numbers, alone, saved, expected):
-    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=Told(60)), alone, 0)
+    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=EpochSampler(60)), alone, 0)
     assert source.done_after_resume({**source.state(0, 3), **saved}) == expected
 
 
-def test_a_position_whose_samples_arent_known_is_told_and_taken_as_it_is(numbers, alone):
-    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=Told(60)), alone, 0)
+def test_a_position_of_other_batches_is_counted_in_samples_of_all_ranks(ranks, numbers):
+    def count(collectives):
+        source = ReplayedSource(DataLoader(numbers(60), 4, sampler=EpochSampler(60)), collectives, 0)
+        return source.done_after_resume({**source.state(0, 3), "batch_size": 6, "samples": 34})
+
+    # 8 samples are in a batch of each of two ranks.
+    assert ranks(2, count) == [4, 4]
+
+
+def test_a_position_with_unknown_samples_is_reported_and_used_unchanged(numbers, alone):
+    source = ReplayedSource(DataLoader(numbers(60), 2, sampler=EpochSampler(60)), alone, 0)
     with pytest.warns(
         UserWarning, match="written by 3 ranks, now there are 1, and the size of a batch isn't known"
     ):
@@ -257,14 +266,14 @@ def test_a_position_whose_samples_arent_known_is_told_and_taken_as_it_is(numbers
 
 
 def test_sources_are_described(ranks, numbers, alone):
-    sampled = DataLoader(numbers(4), sampler=Told(4))
-    assert ReplayedSource(sampled, alone, 0).description == "batches as a Told gives them"
+    sampled = DataLoader(numbers(4), sampler=EpochSampler(4))
+    assert ReplayedSource(sampled, alone, 0).description == "batches as a EpochSampler gives them"
     assert ReplayedSource(DataLoader(Counting()), alone, 0).description == "batches as a Counting gives them"
     assert StatefulSource(Tape(), alone, 0).description == "batches as a stateful Tape gives them"
-    told = ranks(
+    reported = ranks(
         2, lambda c: (ReplayedSource([1], c, 0).description, StatefulSource(Tape(), c, 0).description)
     )
-    assert told[1] == (
+    assert reported[1] == (
         "batches as a list gives them on each of 2 ranks",
         "batches as a stateful Tape gives them on each of 2 ranks",
     )

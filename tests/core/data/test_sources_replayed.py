@@ -209,7 +209,7 @@ def test_a_distributed_sampler_goes_on_at_another_world_size(ranks, numbers):
     assert samples_in_order([[batch.tolist() for batch in alone.epoch(2, done, state)]]) == whole[12:]
 
 
-def test_what_can_t_be_converted_is_told(ranks, alone):
+def test_what_can_t_be_converted_is_reported(ranks, alone):
     state = {**TrainData([1, 2, 3], collectives=alone, seed=0).state(0, 2), "world_size": 4}
     with pytest.warns(
         UserWarning, match="written by 4 ranks, now there are 1, and the size of a batch isn't known"
@@ -217,7 +217,7 @@ def test_what_can_t_be_converted_is_told(ranks, alone):
         assert TrainData([1, 2, 3], collectives=alone, seed=0).done_after_resume(state) == 2
 
 
-def test_another_way_of_reading_is_told(numbers, alone):
+def test_another_way_of_reading_is_reported(numbers, alone):
     loader = DataLoader(numbers(20), batch_size=2)
     state = TrainData(loader, collectives=alone, seed=0).state(0, 4)
     other = TrainData(loader, collectives=alone, seed=0, distributed_sampler=False)

@@ -1,4 +1,4 @@
-"""TrainData: who reads what, for how long, and what people are told."""
+"""TrainData: who reads what, for how long, and what people are reported."""
 
 import itertools
 import warnings
@@ -173,7 +173,7 @@ def test_a_custom_sampler_is_never_replaced_and_warned_of_once(ranks, numbers):
         assert [run for _, (run,) in results] == [[[5, 4], [3, 2]]] * 3
 
 
-def test_a_sampler_that_knows_its_rank_is_trusted_and_told_the_epoch(ranks, numbers):
+def test_a_rank_aware_sampler_is_trusted_and_gets_the_epoch(ranks, numbers):
     data = numbers(8)
 
     def make(rank):
@@ -357,7 +357,7 @@ def test_persistent_workers_follow_the_epochs(numbers, alone):
     assert batches_of(data, 5) == batches_of(expected, 5)
 
 
-def test_a_length_that_workers_may_break_isn_t_told(alone):
+def test_a_length_that_workers_may_change_is_unknown(alone):
     assert TrainData(DataLoader(SizedStream(5), num_workers=0), collectives=alone, seed=0).num_batches == 5
     assert TrainData(DataLoader(SizedStream(5), num_workers=2), collectives=alone, seed=0).num_batches is None
 

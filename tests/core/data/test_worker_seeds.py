@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from stratagem import LocalCollectives
 from stratagem.collectives.base import Collectives
 from stratagem.data.train import TrainData
+from stratagem.data.worker_seeds import WorkerSeeds
 
 SAMPLES, BATCH = 24, 4
 
@@ -136,7 +138,7 @@ def _initialise(worker: int) -> None:
         ([torch.rand(2)], ["the data"]),
     ],
 )
-def test_what_isnt_exact_is_told(made: DataLoader, what: list[str]) -> None:
+def test_what_isnt_exact_is_reported(made: DataLoader, what: list[str]) -> None:
     assert list(data(made).resumption()) == what
 
 
@@ -148,3 +150,20 @@ def test_a_stateful_loader_keeps_no_random_numbers_of_its_workers() -> None:
         "random numbers in loader workers"
     ]
     assert data(StatefulDataLoader(Stream(), BATCH)).resumption() == {}
+
+
+def test_the_batch_sampler_is_as_the_loaders_own_while_an_epoch_begins():
+    made = loader("shuffled", num_workers=2)
+    seen = []
+
+    def begin(begun):
+        seen.append(begun.batch_sampler)
+        return iter(())
+
+    WorkerSeeds(5, 0).iterate(made, 0, 0, begin)
+    (seeded,) = seen
+    assert seeded is not made.batch_sampler
+    assert (len(seeded), seeded.batch_size, seeded.drop_last) == (len(made.batch_sampler), BATCH, False)
+    assert [type(batch).__name__ for batch in copy.copy(seeded)] == ["_SeededBatch"] * len(made.batch_sampler)
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        _ = seeded.no_such_attribute

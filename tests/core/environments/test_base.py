@@ -41,7 +41,7 @@ def test_a_run_of_any_size_has_the_environment_of_its_variables() -> None:
     assert made.complete_plan(plan) is plan
 
 
-def test_a_size_that_is_not_told_is_that_of_one_node() -> None:
+def test_an_unknown_size_is_that_of_one_node() -> None:
     assert RequestedSize() == RequestedSize(processes_per_node=None, num_nodes=1)
 
 

@@ -43,7 +43,9 @@ def test_other_groups_are_left_alone(site: Any) -> None:
     assert found("third-party") == []
 
 
-def test_an_entry_point_of_nobody_is_called_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_without_a_distribution_is_called_by_its_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stray = importlib_metadata.EntryPoint("stray", "stray_module:plugin", GROUP)
     monkeypatch.setattr(importlib_metadata, "entry_points", lambda group: [stray] if group == GROUP else [])
     assert list(plugin_entry_points()) == [(stray, "stray_module", "0")]
@@ -58,4 +60,4 @@ def test_what_a_distribution_needs_is_named_without_versions_and_extras(site: An
 def test_what_needs_nothing_or_is_not_installed_has_none(site: Any) -> None:
     site.install("third-party", "")
     assert list(required_distributions("third-party")) == []
-    assert list(required_distributions("nobody-has-this")) == []
+    assert list(required_distributions("no-such-distribution")) == []

@@ -142,7 +142,7 @@ def test_whatever_an_import_raises_is_kept(site: Any, source: str) -> None:
     assert type(error) is (SystemExit if "Exit" in source else ZeroDivisionError)
 
 
-def test_commands_that_fail_raise_and_harm_nobody(site: Any) -> None:
+def test_commands_that_fail_raise_and_harm_no_run(site: Any) -> None:
     site.install(
         "third-party", COMMANDS.replace("cli.add_lazy('greet', 'a:b')", "raise RuntimeError('no terminal')")
     )

@@ -84,7 +84,7 @@ def test_a_plugin_with_commands_adds_them(site, folder) -> None:
     assert added == {"greet": "a:b"}
 
 
-def test_whoever_wants_none_has_none(site, folder, monkeypatch) -> None:
+def test_no_handler_is_installed_without_a_request(site, folder, monkeypatch) -> None:
     monkeypatch.setenv("STRATAGEM_NO_CACHE", "1")
     site.offer("third-party", THIRD)
     names()
@@ -260,7 +260,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(site, folder) -> None:
     assert names() == names() == ["third"]
 
 
-def test_only_files_that_nobody_else_can_write_are_trusted(site, folder) -> None:
+def test_only_files_that_no_other_user_can_write_are_trusted(site, folder) -> None:
     site.offer("third-party", THIRD)
     names()
     (file,) = folder.iterdir()

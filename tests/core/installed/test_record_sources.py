@@ -1,4 +1,4 @@
-"""Which files decide what a plugin's module gives, and where that can't be told."""
+"""Which files decide what a plugin's module gives, and where that can't be sources_of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from stratagem.installed.record_sources import sources_of
 
 
-def told(site: Any, source: str, value: str = "plain_plugin", **modules: str) -> set[str] | None:
+def files_of(site: Any, source: str, value: str = "plain_plugin", **modules: str) -> set[str] | None:
     """Names of the files that decide, without the folder; the module is imported first."""
     for name, text in {**modules, "plain_plugin": source}.items():
         site.write(name, text)
@@ -51,7 +51,7 @@ def test_a_module_of_definitions_is_its_file_and_folder(site: Any, value: str) -
     ],
 )
 def test_definitions_and_pure_modules_decide_alone(site: Any, source: str) -> None:
-    assert told(site, source) == {"plain_plugin.py", "."}
+    assert files_of(site, source) == {"plain_plugin.py", "."}
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_definitions_and_pure_modules_decide_alone(site: Any, source: str) -> No
         "import json",
     ],
 )
-def test_whatever_else_may_decide_is_not_told(site: Any, source: str) -> None:
-    assert told(site, source) is None
+def test_other_conditions_give_no_sources(site: Any, source: str) -> None:
+    assert files_of(site, source) is None
 
 
-def test_what_isnt_imported_or_has_no_source_is_not_told(site: Any) -> None:
+def test_modules_without_source_or_import_are_not_listed(site: Any) -> None:
     assert sources_of("a_module_that_is_not_there") is None
     assert sources_of("math") is None
     site.write("plain_plugin", "NAME = 'a'")

@@ -19,8 +19,8 @@ class Answer:
         return (type(self).__name__, first, second)
 
     @property
-    def told(self) -> str:
-        """Told by whom."""
+    def reported(self) -> str:
+        """Reported by whom."""
         return type(self).__name__
 
     @classmethod
@@ -48,7 +48,7 @@ class Inner(Answer):
 def test_calls_and_attributes_are_those_of_the_wrapped_as_they_are_now() -> None:
     inner = Inner()
     wrapper = Wrapper(inner)
-    assert (wrapper.method(1, second="y"), wrapper.told) == (("Inner", 1, "y"), "Inner")
+    assert (wrapper.method(1, second="y"), wrapper.reported) == (("Inner", 1, "y"), "Inner")
     assert (wrapper.size, wrapper.ratio) == (3, 1.5)
     inner.size, inner.ratio = 4, 2.5
     assert (wrapper.size, wrapper.ratio) == (4, 2.5)
@@ -72,7 +72,10 @@ def test_what_a_wrapper_has_itself_stays() -> None:
 
 def test_signatures_and_docstrings_are_those_of_the_base() -> None:
     assert inspect.signature(Wrapper.method) == inspect.signature(Answer.method)
-    assert (Wrapper.method.__doc__, inspect.getdoc(Wrapper.told)) == ("Say what it got.", "Told by whom.")
+    assert (Wrapper.method.__doc__, inspect.getdoc(Wrapper.reported)) == (
+        "Say what it got.",
+        "Reported by whom.",
+    )
 
 
 def test_a_wrapper_without_an_inner_says_so() -> None:

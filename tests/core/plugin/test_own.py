@@ -47,7 +47,7 @@ def test_an_environment_is_what_its_record_says(component: Component) -> None:
     assert cls.name == component.name
 
 
-def test_what_fits_always_comes_after_somebody_elses() -> None:
+def test_what_fits_always_comes_after_other_components() -> None:
     theirs = Component("environment", "theirs", "m:C", "").priority
     assert [each.priority for each in ENVIRONMENTS] == [-10]
     assert theirs > -10

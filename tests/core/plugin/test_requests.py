@@ -68,7 +68,7 @@ def test_a_loop_that_says_nothing_trains_each_batch_unclipped() -> None:
     assert request.config == RunConfig()
 
 
-def test_steps_that_are_not_told_are_those_of_a_training() -> None:
+def test_without_a_number_steps_are_those_of_a_training() -> None:
     steps = ModuleSteps(NET)
     assert (steps.step_end_fns, steps.make_sample, steps.sample_step) == ({}, None, "training_step")
     assert steps.step_end_fns is not ModuleSteps(NET).step_end_fns

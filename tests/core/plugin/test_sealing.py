@@ -54,7 +54,7 @@ def hooks(*plugins):
 
 
 @pytest.mark.parametrize("hook", RUN_HOOKS)
-def test_the_defaults_answer_what_nobody_else_answers(hook):
+def test_the_defaults_answer_what_no_plugin_answers(hook):
     sealed = hooks()
     assert getattr(sealed, hook)(object()) == f"default {hook}"
     assert sealed.answered_by[hook] == "defaults"

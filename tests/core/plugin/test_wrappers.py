@@ -1,4 +1,4 @@
-"""Wrappers of the five answers hand on everything, so that whoever derives from one forgets nothing."""
+"""Wrappers of the five answers hand on everything, so that a derived class forgets nothing."""
 
 from __future__ import annotations
 

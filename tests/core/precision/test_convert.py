@@ -95,7 +95,7 @@ class Encoding(OrderedDict[str, Any]):
     origin = "none"
 
 
-def test_a_mapping_of_somebody_elses_keeps_its_attributes() -> None:
+def test_a_custom_mapping_keeps_its_attributes() -> None:
     encoding = Encoding(x=WIDE)
     encoding.origin = "here"
     converted = convert_tensors(encoding, HALF)

@@ -1,4 +1,4 @@
-"""What answers a hook that nobody else answers."""
+"""What answers a hook that no plugin answers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from stratagem.launchers.in_process import InProcessLauncher
 from stratagem.precision.base import Precision
 from stratagem.resolve.run import assemble
 
-no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is told where there is no GPU")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is reported where there is no GPU")
 
 
 def assembled(strategy: Any, **config: Any) -> Any:
@@ -102,7 +102,7 @@ def test_options_of_a_checkpointer() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__),
 )
-def test_a_part_among_the_plugins_is_told_its_argument(given: Any, argument: str) -> None:
+def test_a_part_among_the_plugins_is_refused_with_its_argument(given: Any, argument: str) -> None:
     with pytest.raises(ConfigError) as refused:
         assembled("single", accelerator="cpu", devices=1, extensions=(given,))
     assert str(refused.value).startswith("plugins takes objects with hooks and names of extensions, not ")
@@ -114,7 +114,9 @@ def test_an_accelerator_that_is_none() -> None:
         assembled("single", accelerator=3)
 
 
-@pytest.mark.skipif(torch.distributed.is_nccl_available(), reason="says what is told where torch has no NCCL")
+@pytest.mark.skipif(
+    torch.distributed.is_nccl_available(), reason="says what is reported where torch has no NCCL"
+)
 def test_a_backend_that_torch_lacks() -> None:
     for backend in ("nccl", "cpu:gloo,cuda:nccl"):
         with pytest.raises(

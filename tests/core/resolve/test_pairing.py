@@ -86,12 +86,12 @@ def test_auto_leaves_out_what_does_not_go_with_the_accelerator() -> None:
     ("processes", "installed"), [(2, (ONE, NODE)), (1, ()), (1, (NODE, NODE_SPLIT)), (2, ())]
 )
 def test_auto_without_a_strategy_says_what_to_install(processes: int, installed: Any) -> None:
-    told = (
+    message = (
         f"no installed strategy trains on {processes} devices: pip install stratagem, or choose devices=1"
         if processes > 1
         else "no installed strategy trains on one device: pip install stratagem"
     )
-    with pytest.raises(UnknownNameError, match=told):
+    with pytest.raises(UnknownNameError, match=message):
         automatic_strategy(catalogue(*installed), processes, None)
 
 
@@ -113,8 +113,8 @@ def test_a_strategy_is_refused_on_accelerators_that_it_does_not_name() -> None:
     elsewhere = component("strategy", "elsewhere", accelerators=("there",))
     refuse_accelerator(ALL, strategy(), accelerator())
     refuse_accelerator(ALL, strategy(accelerators=("there", "here")), accelerator())
-    told = r"'mine' works on there, not on here; installed strategies that can: one$"
-    with pytest.raises(CombinationError, match=told):
+    message = r"'mine' works on there, not on here; installed strategies that can: one$"
+    with pytest.raises(CombinationError, match=message):
         refuse_accelerator(catalogue(ONE, elsewhere), strategy(accelerators=("there",)), accelerator())
     with pytest.raises(CombinationError, match="no installed strategy can"):
         refuse_accelerator(catalogue(elsewhere), strategy(accelerators=("there",)), accelerator())
@@ -123,9 +123,9 @@ def test_a_strategy_is_refused_on_accelerators_that_it_does_not_name() -> None:
 def test_an_accelerator_refuses_strategies_that_it_does_not_name() -> None:
     of_one = accelerator(strategies=("one", "other"))
     refuse_accelerator(ALL, strategy("fast_one", "one"), of_one)
-    refuse_accelerator(ALL, strategy("Own", ""), of_one)  # nobody declares it
-    told = r"'here' works with one, other, not with fast; installed strategies that can: one$"
-    with pytest.raises(CombinationError, match=told):
+    refuse_accelerator(ALL, strategy("Own", ""), of_one)  # it isn't declared
+    message = r"'here' works with one, other, not with fast; installed strategies that can: one$"
+    with pytest.raises(CombinationError, match=message):
         refuse_accelerator(ALL, strategy("fast", "many"), of_one)
 
 
@@ -150,22 +150,24 @@ def check(capabilities: Capabilities, devices: int, environment: Any = None, **c
 
 
 def test_one_process_cannot_be_several() -> None:
-    told = "'mine' runs in one process, but there are 2: choose one of many"
+    message = "'mine' runs in one process, but there are 2: choose one of many"
     check(ONE.capabilities, 1)
     check(ONE.capabilities, 1, made(1, 1))
-    with pytest.raises(CombinationError, match=told):
+    with pytest.raises(CombinationError, match=message):
         check(ONE.capabilities, 1, num_nodes=2)
-    with pytest.raises(CombinationError, match=told):
+    with pytest.raises(CombinationError, match=message):
         check(ONE.capabilities, 1, made(1, 2))
     check(NODE.capabilities, 1, num_nodes=2)
     check(MANY.capabilities, 1, num_nodes=2)
 
 
 def test_several_devices_want_a_strategy_for_them() -> None:
-    told = r"'mine' uses one device per process, but devices=2 asks for 2: choose one of many, or devices=1"
+    message = (
+        r"'mine' uses one device per process, but devices=2 asks for 2: choose one of many, or devices=1"
+    )
     for capabilities in (ONE.capabilities, NODE.capabilities):
         check(capabilities, 1)
-        with pytest.raises(CombinationError, match=told):
+        with pytest.raises(CombinationError, match=message):
             check(capabilities, 2)
     check(SPLIT.capabilities, 2)
     check(MANY.capabilities, 2)
@@ -177,8 +179,8 @@ def test_a_launcher_that_made_another_number_is_refused() -> None:
     for devices, environment in ((3, made(2, 2)), (1, made(2, 2))):
         with pytest.raises(DeviceError, match=f"started 2 processes .* devices={devices} asks for {devices}"):
             check(MANY.capabilities, devices, environment)
-    told = "drives all devices of a node from one process, but torchelastic started 2 on this node: start one per"
-    with pytest.raises(CombinationError, match=told):
+    message = "drives all devices of a node from one process, but torchelastic started 2 on this node: start one per"
+    with pytest.raises(CombinationError, match=message):
         check(NODE.capabilities, 1, made(2, 4))
 
 

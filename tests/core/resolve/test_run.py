@@ -88,7 +88,7 @@ def test_a_subclass_has_its_base_classes_capabilities() -> None:
     assert choice(made, "strategy").origin.startswith("stratagem-ddp")
 
 
-def test_a_class_nobody_declares_says_itself_what_it_can() -> None:
+def test_an_undeclared_class_declares_its_own_capabilities() -> None:
     class Own(stratagem.ParallelStrategy):
         pass
 
@@ -133,19 +133,19 @@ def test_several_nodes_are_refused_where_they_are_not_declared() -> None:
     class Own(stratagem.ParallelStrategy):
         pass
 
-    told = "'Own' can't do this: more than one node; installed strategies that can: .*ddp"
-    with pytest.raises(CombinationError, match=told):
+    sentence = "'Own' can't do this: more than one node; installed strategies that can: .*ddp"
+    with pytest.raises(CombinationError, match=sentence):
         run(strategy=Own(), devices=2, num_nodes=2, accelerator="cpu")
-    with pytest.raises(CombinationError, match=told):
+    with pytest.raises(CombinationError, match=sentence):
         run({**ELASTIC, "WORLD_SIZE": "4"}, strategy=Own(), accelerator="cpu")
     assert run({**ELASTIC, "WORLD_SIZE": "4"}, strategy="ddp", accelerator="cpu").environment.world_size == 4
 
 
-def test_several_nodes_without_a_secret_are_told_so() -> None:
+def test_several_nodes_without_a_secret_get_an_error() -> None:
     nodes = {"strategy": "ddp", "accelerator": "cpu", "num_nodes": 2, "rdzv_endpoint": "localhost:29400"}
-    told = " ".join(" ".join(plan_lines(run(**nodes))).split())
+    sentence = " ".join(" ".join(plan_lines(run(**nodes))).split())
     said = "none: any process that reaches the nodes can join; set STRATAGEM_RUN_SECRET to prevent it"
-    assert f"secret {said}" in told
+    assert f"secret {said}" in sentence
     assert not [x for x in plan_lines(run({"STRATAGEM_RUN_SECRET": "a"}, **nodes)) if x.startswith("secret")]
     assert not [x for x in plan_lines(run(accelerator="cpu")) if x.startswith("secret")]
 
@@ -180,7 +180,7 @@ def test_the_runs_secret_is_a_variable() -> None:
     assert run(strategy="ddp", devices=2, accelerator="cpu").plan.run_id is None
 
 
-def test_workers_are_told_which_environment_the_launcher_makes() -> None:
+def test_workers_get_the_environment_that_the_launcher_makes() -> None:
     # Otherwise each of them would take itself for a run of one process.
     made = run(environment="single", strategy="ddp", devices=2, accelerator="cpu")
     assert made.worker_config(made.launcher()).environment == "torchelastic"

@@ -61,6 +61,15 @@ def test_auto_leaves_out_accelerators_of_other_devices() -> None:
     assert choose_accelerator(ALL, "auto", None, device_type="meta").name == "here"
 
 
+def test_auto_never_takes_an_accelerator_that_is_used_by_name_only() -> None:
+    by_name = component("accelerator", "by_name", "Here", priority=9, automatic=False)
+    both = catalogue(by_name, SECOND)
+    assert choose_accelerator(both, "auto", None).name == "second"
+    assert choose_accelerator(both, "by_name", None).name == "by_name"
+    with pytest.raises(DeviceError, match=r"^no accelerator is available here"):
+        choose_accelerator(catalogue(by_name), "auto", None)
+
+
 def test_auto_without_an_accelerator_says_why() -> None:
     with pytest.raises(DeviceError, match=r"^no accelerator is available here \(none is installed\): pip"):
         choose_accelerator(catalogue(), "auto", None)
@@ -69,8 +78,8 @@ def test_auto_without_an_accelerator_says_why() -> None:
     both = catalogue(ABSENT, HERE)
     with pytest.raises(DeviceError, match=r"^no accelerator that this strategy .* here: absent: no driver$"):
         choose_accelerator(both, "auto", Capabilities(accelerators=("absent",)))
-    told = r"^no accelerator for devices of the type 'cpu' .*: here: not for cpu; absent: no driver; give"
-    with pytest.raises(DeviceError, match=told):
+    message = r"^no accelerator for devices of the type 'cpu' .*: here: not for cpu; absent: no driver; give"
+    with pytest.raises(DeviceError, match=message):
         choose_accelerator(both, "auto", None, device_type="cpu")
 
 
@@ -85,11 +94,11 @@ def test_a_named_accelerator_has_to_be_available() -> None:
         choose_accelerator(catalogue(ABSENT), "absent", None)
 
 
-def test_a_strategys_name_for_an_accelerator_is_told_so() -> None:
-    told = (
+def test_a_strategys_name_for_an_accelerator_is_named_in_the_error() -> None:
+    message = (
         "accelerator='plain' names a strategy: .*strategy='plain', with accelerator one of .'absent', 'here'"
     )
-    with pytest.raises(UnknownNameError, match=told):
+    with pytest.raises(UnknownNameError, match=message):
         choose_accelerator(ALL, "plain", None)
     with pytest.raises(UnknownNameError, match=r"no accelerator is called 'hree'; nearest: here"):
         choose_accelerator(ALL, "hree", None)
@@ -206,8 +215,8 @@ def test_a_precision_object_is_kept_under_its_name() -> None:
 
 
 def test_a_precision_that_the_devices_lack_is_refused_with_those_that_they_have() -> None:
-    told = r"'narrow' is not available on here: too narrow for it; here has half, wide$"
-    with pytest.raises(PrecisionError, match=told):
+    message = r"'narrow' is not available on here: too narrow for it; here has half, wide$"
+    with pytest.raises(PrecisionError, match=message):
         choose_precision(PRECISIONS, 16, Here(), Capabilities())
 
 
@@ -231,7 +240,7 @@ def test_a_checkpointer_by_name_is_imported_when_it_is_made() -> None:
         gone.value()
 
 
-def test_only_the_checkpointer_that_nobody_chose_may_be_missing() -> None:
+def test_only_the_default_checkpointer_may_be_missing() -> None:
     missing = choose_checkpointer(catalogue(), None, "directory")
     assert (missing.name, missing.origin) == ("directory", "not here")
     for chosen in ("another", "elsewhere"):

@@ -20,7 +20,7 @@ class Broken(Exception):
 
 
 class Counted(DDPStrategy):
-    """Counts how often its environment was set up and undone; fails where it is told to."""
+    """Counts how often its environment was set up and undone; fails where it has to."""
 
     fails_in = ""
     depth = 0

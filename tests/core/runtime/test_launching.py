@@ -72,7 +72,7 @@ def test_without_a_runtime_one_is_made_of_the_runs_settings() -> None:
     assert made.config.extensions == (closes,)
 
 
-def test_a_rank_that_fails_says_when_and_waits_for_nobody() -> None:
+def test_a_rank_that_fails_says_when_and_does_not_wait() -> None:
     closes, began = Closes(), time.time()
 
     def fail(runtime: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_script_is_a_rank_until_it_ends(monkeypatch: pytest.MonkeyPatch, has_e
     assert closes.closed == [has_error]
 
 
-def test_a_script_is_no_rank_of_processes_that_nobody_started() -> None:
+def test_a_script_is_no_rank_of_processes_that_were_not_started() -> None:
     run, runtime = run_with(Closes(), strategy="ddp", devices=2), stratagem.Runtime(**HERE)
     with pytest.raises(
         UsageError, match=r"without a function needs 2 running processes: start the script with"

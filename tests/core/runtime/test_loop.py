@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from prepared_objects import ALONE, CPU, PER_PARAMETER, Net, Told, prepare, session, wrapped
+from prepared_objects import ALONE, CPU, PER_PARAMETER, Net, RecordingPrepared, prepare, session, wrapped
 from threads import on_threads
 from torch import nn
 from torch.optim import SGD
@@ -33,7 +33,7 @@ from stratagem.strategies.prepared import Prepared
 
 
 def test_a_module_calls_the_strategy_and_evaluates_by_it() -> None:
-    prepared = prepare(Told)
+    prepared = prepare(RecordingPrepared)
     module, _ = wrap(prepared, prepared.original_module, session())
     assert isinstance(module, PreparedModule)
     assert module(torch.ones(1, 2)).item() == 2
@@ -43,7 +43,7 @@ def test_a_module_calls_the_strategy_and_evaluates_by_it() -> None:
 
 
 def test_a_module_is_otherwise_the_users() -> None:
-    prepared = prepare(Told)
+    prepared = prepare(RecordingPrepared)
     module, net = PreparedModule(prepared), prepared.original_module
     assert list(module.state_dict()) == ["weight", "bias"]
     assert dict(module.named_parameters()) == dict(net.named_parameters())
@@ -65,7 +65,7 @@ def test_a_module_is_otherwise_the_users() -> None:
 
 def test_a_container_is_indexed_iterated_over_and_copied() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    prepared = Told(SetupRequest(net, net, list, (CPU,), ALONE, Precision(), LoopPlan(False)))
+    prepared = RecordingPrepared(SetupRequest(net, net, list, (CPU,), ALONE, Precision(), LoopPlan(False)))
     module = PreparedModule(prepared)
     assert (module[1], list(module), len(module), net[0] in module) == (net[1], list(net), 2, True)
     copied = copy.deepcopy(module)
@@ -94,7 +94,7 @@ def test_optimizers_are_wrapped_where_steps_are_watched_or_shared() -> None:
     assert isinstance(wrapped(prepare(), session(is_active=True)), PreparedOptimizer)
     made = on_threads(2, lambda collectives: type(wrapped(prepare(), session(collectives=collectives))))
     assert made == [PreparedOptimizer] * 2
-    assert isinstance(wrapped(prepare(Told), session()), PreparedOptimizer)
+    assert isinstance(wrapped(prepare(RecordingPrepared), session()), PreparedOptimizer)
 
 
 def test_modules_are_wrapped_where_a_call_is_not_the_strategys() -> None:
@@ -112,7 +112,7 @@ def test_modules_are_wrapped_where_a_call_is_not_the_strategys() -> None:
 
 
 def test_with_methods_it_is_wrapped_where_a_call_is_the_strategys() -> None:
-    for cls, kind in ((Prepared, Net), (Told, PreparedModule)):
+    for cls, kind in ((Prepared, Net), (RecordingPrepared, PreparedModule)):
         net = Net()
         given = MethodModule(net, ["extra_repr"])
         prepared = cls(SetupRequest(given, net, list, (CPU,), ALONE, Precision(), LoopPlan(False)))

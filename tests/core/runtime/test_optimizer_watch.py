@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 import torch
-from prepared_objects import Told, prepare
+from prepared_objects import RecordingPrepared, prepare
 from torch.optim import SGD
 
 from stratagem.collectives.local import LocalCollectives
@@ -16,7 +16,7 @@ from stratagem.errors import ConfigError
 from stratagem.runtime.optimizer_watch import OptimizerWatch
 
 
-class Asked(Told):
+class Asked(RecordingPrepared):
     steps_directly = True
 
     def complete_gradients(self, index: int) -> None:
@@ -62,7 +62,7 @@ def test_the_strategy_is_asked_about_one_that_setup_did_not_get(watch: Optimizer
 
 
 def test_a_strategy_that_does_not_know_better_refuses(watch: OptimizerWatch) -> None:
-    prepared = prepare(Told)
+    prepared = prepare(RecordingPrepared)
     watch.add(prepared, prepared.optimizers, ())
     with pytest.raises(ConfigError, match=r"SGD steps parameters of Net, and setup\(\) didn't get it"):
         SGD(prepared.original_module.parameters(), lr=1.0).step()

@@ -1,4 +1,4 @@
-"""A device's memory that runs out is told in a sentence, with what it held and what would need less."""
+"""A device's memory that runs out is reported in a sentence, with what it held and what would need less."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run_out(where: str, monkeypatch: pytest.MonkeyPatch, peak_mib: int | None) -
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "message"),
     [
         ("forward", "in a forward"),
         ("backward", "in backward"),
@@ -77,9 +77,9 @@ def run_out(where: str, monkeypatch: pytest.MonkeyPatch, peak_mib: int | None) -
         ("move", "while a module was moved to it"),
     ],
 )
-def test_what_was_being_done(where: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_being_done(where: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = run_out(where, monkeypatch, None)
-    assert sentence.startswith(f"cpu ran out of memory {told} (test_out_of_memory.py:")
+    assert sentence.startswith(f"cpu ran out of memory {message} (test_out_of_memory.py:")
 
 
 def test_activations_that_are_most_ask_for_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:

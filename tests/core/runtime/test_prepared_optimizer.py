@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from prepared_objects import Told, prepare, session, wrapped
+from prepared_objects import RecordingPrepared, prepare, session, wrapped
 from threads import on_threads
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
@@ -18,7 +18,9 @@ from stratagem.strategies.prepared import Prepared
 
 def test_a_step_goes_through_the_strategy_and_the_guard() -> None:
     prepared, made = (
-        prepare(Told, lambda net: SGD([net.weight], lr=0.5), lambda net: SGD([net.bias], lr=0.5)),
+        prepare(
+            RecordingPrepared, lambda net: SGD([net.weight], lr=0.5), lambda net: SGD([net.bias], lr=0.5)
+        ),
         session(),
     )
     first, second = wrap(prepared, prepared.original_module, made)[1]
@@ -34,7 +36,7 @@ def test_a_step_goes_through_the_strategy_and_the_guard() -> None:
 
 def test_gradients_are_filled_with_zeros_where_the_loop_asks_for_that() -> None:
     """A parameter without a gradient isn't stepped; one with zeros is, as by momentum."""
-    prepared = prepare(Told)
+    prepared = prepare(RecordingPrepared)
     module, (optimizer,) = wrap(prepared, prepared.original_module, session())
     module(torch.ones(1, 2)).sum().backward()
     optimizer.zero_grad(set_to_none=False)
@@ -102,7 +104,7 @@ def test_a_schedule_goes_on_after_a_load() -> None:
 
 def test_a_schedule_may_be_made_before_or_after() -> None:
     for before in (True, False):
-        prepared = prepare(Told)
+        prepared = prepare(RecordingPrepared)
         inner = prepared.optimizers[0]
         if before:
             scheduler = StepLR(inner, 1, gamma=0.1)
@@ -165,7 +167,7 @@ def test_a_closures_first_loss_is_returned() -> None:
 
 
 def test_gradients_are_completed_before_a_step_and_after_each_evaluation() -> None:
-    class Completes(Told):
+    class Completes(RecordingPrepared):
         def complete_gradients(self, index: int) -> None:
             self.calls.append("complete")
 

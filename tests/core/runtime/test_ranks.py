@@ -50,8 +50,8 @@ def look_and_talk(runtime: Any, folder: str) -> Any:
 
 def test_each_process_knows_which_it_is_and_reaches_the_others(tmp_path: Path) -> None:
     runtime = stratagem.Runtime("ddp_fork", accelerator="cpu", devices=2)
-    found, told = runtime.launch(look_and_talk, str(tmp_path), quiet=True)
+    found, reported = runtime.launch(look_and_talk, str(tmp_path), quiet=True)
     assert found.pop("said") == ["said once\n", ""]
     assert found == {"first": (0, 0, 0, 0), "of": (2, 2), "is_main": (True, True)}
     assert (tmp_path / "order").read_text() == "0\n1\n"
-    assert told == (1.0, 21.0, [0.0, 1.0], [[0.0, 0.0], [1.0, 1.0]], 1)
+    assert reported == (1.0, 21.0, [0.0, 1.0], [[0.0, 0.0], [1.0, 1.0]], 1)

@@ -61,6 +61,14 @@ def test_it_returns_what_the_function_returns_and_prints_the_plan_unless_it_is_q
     assert capsys.readouterr().err == ""
     assert stratagem.Runtime(**HERE).launch(add, 1, 2) == 3
     assert capsys.readouterr().err.startswith("plan\n")
+    assert stratagem.Runtime(**HERE).launch(add, 1, second=3) == 4
+    assert stratagem.Runtime(**HERE).launch(add, first=2, second=3, quiet=True) == 5
+
+
+def test_arguments_without_a_function_are_refused() -> None:
+    for args, kwargs in (((3,), {}), ((), {"epochs": 3})):
+        with pytest.raises(ConfigError, match="arguments and no function: give the function that takes them"):
+            stratagem.Runtime(**HERE).launch(None, *args, **kwargs)
 
 
 def test_what_is_pickled_is_not_live() -> None:
@@ -149,7 +157,7 @@ def test_a_module_alone_is_evaluated_and_with_optimizers_trained() -> None:
         assert request.config.run_dir == "runs/a"
 
 
-def test_misuse_of_a_live_runtime_is_told() -> None:
+def test_misuse_of_a_live_runtime_is_reported() -> None:
     def work(runtime: Any) -> None:
         model = Line()
         first = runtime.setup(model)  # no optimizer: for evaluation

@@ -123,7 +123,7 @@ def test_a_strategys_collectives_go_through_wrappers(world_size: int) -> None:
         _ = strategy.collectives
 
 
-class Told(AveragedPrepared):
+class NotedPrepared(AveragedPrepared):
     """Writes down how it is ended."""
 
     def restore_module(self) -> None:
@@ -135,12 +135,12 @@ class Told(AveragedPrepared):
         super().release()
 
     def _tell(self, what: str) -> None:
-        with open("told", "a", encoding="utf-8") as file:
+        with open("events", "a", encoding="utf-8") as file:
             file.write(f"{dist.get_rank()} {what}\n")
 
 
 class Tells(Averaging):
-    prepared = Told
+    prepared = NotedPrepared
 
 
 def set_up(runtime: Any, fails: bool) -> None:
@@ -158,9 +158,9 @@ def test_a_module_is_restored_where_all_went_well(fails: bool, tmp_path: Path, m
             runtime.launch(set_up, True, quiet=True)
     else:
         runtime.launch(set_up, False, quiet=True)
-    told = Path("told").read_text(encoding="utf-8").splitlines()
+    events = Path("events").read_text(encoding="utf-8").splitlines()
     if fails:
-        assert {line[2:] for line in told} == {"released"}
+        assert {line[2:] for line in events} == {"released"}
     else:
         for rank in "01":
-            assert [line[2:] for line in told if line[0] == rank] == ["restored", "released"]
+            assert [line[2:] for line in events if line[0] == rank] == ["restored", "released"]

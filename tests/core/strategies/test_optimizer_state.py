@@ -95,7 +95,7 @@ def test_the_order_of_parameters_within_a_group_does_not_matter(tmp_path):
     assert torch.equal(other[0].weight, net[0].weight)
 
 
-def test_several_optimizers_are_told_apart(tmp_path):
+def test_several_optimizers_are_distinguished(tmp_path):
     net = network()
     optimizers = [torch.optim.Adam(net[0].parameters()), torch.optim.SGD(net[2].parameters(), momentum=0.9)]
     for optimizer in optimizers:

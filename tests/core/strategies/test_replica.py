@@ -17,6 +17,6 @@ def test_everybody_has_all_of_it_unless_it_says_how_it_is_shared_out():
     )
 
 
-def test_it_can_be_told_apart_by_where_it_is():
+def test_it_can_be_distinguished_by_where_it_is():
     shards = {Replica("a", 1, "stages", shard) for shard in "0110"}
     assert sorted(each.shard for each in shards) == ["0", "1"]

@@ -1,4 +1,4 @@
-"""Modules that a run left sharded are taken up, or refused, until they are set up again."""
+"""Modules that a run left sharded are restored or refused, until they are set up again."""
 
 import gc
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def ranks(world_size=2, rank=1):
 
 
 def strategy(*takes):
-    return SimpleNamespace(takes_up=lambda shards: shards in takes)
+    return SimpleNamespace(can_restore=lambda shards: shards in takes)
 
 
 @pytest.fixture

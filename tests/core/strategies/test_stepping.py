@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from stratagem.errors import DataError
-from stratagem.strategies.stepping import drop_gradients, loss_of
+from stratagem.strategies.loss_sum import LossSum, loss_of, weight_of
+from stratagem.strategies.stepping import drop_gradients
 
 LOSS = torch.ones(())
 
@@ -17,6 +18,7 @@ class Two:
 
     def __init__(self):
         self.first, self.second, self.unused = (nn.Parameter(torch.ones(2)) for _ in range(3))
+        self.loss_weights = SimpleNamespace(drop=lambda index: None)
         groups = [[self.first]], [[self.second], [self.unused]]
         self.optimizers = [
             SimpleNamespace(param_groups=[{"params": group} for group in each]) for each in groups
@@ -30,9 +32,25 @@ class Two:
                 parameter.grad = None
 
 
-@pytest.mark.parametrize(("returned", "loss"), [(LOSS, LOSS), ({"loss": LOSS}, LOSS), (None, None)])
+@pytest.mark.parametrize(
+    ("returned", "loss"), [(LOSS, LOSS), ({"loss": LOSS}, LOSS), (LossSum(LOSS, 3), LOSS), (None, None)]
+)
 def test_the_loss_is_found(returned, loss):
     assert loss_of(returned) is loss
+
+
+@pytest.mark.parametrize(
+    ("returned", "weight"),
+    [
+        (LOSS, None),
+        ({"loss": LOSS}, None),
+        ({"loss": LOSS, "weight": 3}, 3),
+        (LossSum(LOSS, 3), 3),
+        (None, None),
+    ],
+)
+def test_the_weight_is_found(returned, weight):
+    assert weight_of(returned) == weight
 
 
 @pytest.mark.parametrize("returned", [{"los": LOSS}, (), 3.0, {"loss": 3.0}])

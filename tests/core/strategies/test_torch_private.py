@@ -45,3 +45,10 @@ def test_operations_and_attributes_of_tensors_have_names():
     _ = named.add(1), named.shape
     named.requires_grad = True
     assert seen == ["add", "get shape", "set requires_grad"]
+
+
+def test_tensors_of_any_kind_are_multiplied_in_place():
+    tensors = [torch.ones(2), torch.ones(3, dtype=torch.float64), torch.ones(1, dtype=torch.complex64)]
+    tensors.append(torch.ones(2, 2).to_sparse())
+    private.multiply_(tensors, torch.tensor(0.5, dtype=torch.float64))
+    assert all(bool((tensor.to_dense() == 0.5).all()) for tensor in tensors)

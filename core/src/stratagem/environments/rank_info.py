@@ -48,7 +48,7 @@ class RankInfo:
             )
 
 
-def _told(name: str) -> Any:
+def _from_info(name: str) -> Any:
     return property(lambda self: getattr(self.info, name), doc=getattr(Environment, name).__doc__)
 
 
@@ -57,13 +57,13 @@ class LauncherEnvironment(Environment):
 
     info: RankInfo
 
-    global_rank = _told("global_rank")
-    local_rank = _told("local_rank")
-    node_rank = _told("node_rank")
-    world_size = _told("world_size")
-    local_world_size = _told("local_world_size")
-    main_address = _told("main_address")
-    main_port = _told("main_port")
+    global_rank = _from_info("global_rank")
+    local_rank = _from_info("local_rank")
+    node_rank = _from_info("node_rank")
+    world_size = _from_info("world_size")
+    local_world_size = _from_info("local_world_size")
+    main_address = _from_info("main_address")
+    main_port = _from_info("main_port")
 
 
 def derived_port(job: int, step: int = 0) -> int:

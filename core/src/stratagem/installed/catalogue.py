@@ -181,7 +181,7 @@ def _names_of(origin: Origin) -> list[str]:
 
 
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
-    """A name that is misspelt would leave everything as it is, without a word."""
+    """A misspelled name would leave everything as it is, without a word."""
     if not names:
         return
     origins = [plugin.origin for plugin in installed_plugins()]

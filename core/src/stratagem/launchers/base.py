@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from stratagem.errors import ConfigError
 from stratagem.launchers.torch_private import COMPILER
 
-START_METHODS = ("forkserver", "spawn", "popen", "fork")
+StartMethod = Literal["forkserver", "spawn", "popen", "fork"]
+START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
 """How a node's workers may be started."""
 RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
 """The run's secret, the same on all nodes. A variable, since other users can read a command's flags."""

@@ -24,8 +24,10 @@ Kind = Literal[
     "extension",
     "logger",
     "place",
+    "model",
+    "data",
 ]
-"""What a component is."""
+"""What a component is. A "model" or "data" makes a module or data from a text, and its name is the text's scheme."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds, in the order of listings."""
 
@@ -81,9 +83,9 @@ class Component:
     kind: Kind
     """What it is: a name from `KINDS`."""
     name: str
-    """What users say, as in `--strategy NAME`."""
+    """What users say, as in `--strategy NAME`, or NAME:TEXT for a "model" or "data"."""
     target: str
-    """Where its class is, as "package.module:Class"."""
+    """Where its class is, as "package.module:Class"; its first argument is the text for a "model" or "data"."""
     summary: str
     """One line for `stratagem strategies` and its siblings."""
     aliases: tuple[str, ...] = ()
@@ -94,6 +96,8 @@ class Component:
     """What it can do; the kit tries what is declared, and users are refused the rest."""
     priority: int = 0
     """Among those that can run here, "auto" takes the highest."""
+    automatic: bool = True
+    """For an accelerator: whether "auto" may take it. A device for tests is used only by name."""
     api_version: int = API_VERSION
     """The `API_VERSION` it was written for; a newer one than the core's is refused."""
     requires: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ def refuse_process_count(
     environment: Environment,
     devices: tuple[int, ...],
     nodes: Nodes,
-    asked: Devices,
+    asked: Devices | str,
 ) -> None:
     """Refuse numbers of processes and devices that the strategy can't have.
 

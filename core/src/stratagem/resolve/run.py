@@ -188,7 +188,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     devices = node_devices(config.devices, parallel, accelerator.value, environment.value)
 
     strategy = (
-        select.make_strategy(named, config.strategy, config.strategy_options)
+        select.make_strategy(named, str(config.strategy), config.strategy_options)
         if named
         else select.choose_strategy(
             catalogue,

@@ -167,6 +167,8 @@ def choose_accelerator(
     left_out: list[str] = []
     for component in catalogue.of_kind("accelerator"):
         name = component.name
+        if not component.automatic:
+            continue
         if capabilities is not None and not allows(capabilities.accelerators, name):
             left_out.append(f"{name}: not with this strategy")
             continue

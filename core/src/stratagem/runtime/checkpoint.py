@@ -117,7 +117,7 @@ def states_of(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[
     }
 
 
-def take_up(
+def restore_state(
     own: Sequence[Prepared], saved: dict[str, Any], state: dict[str, Any], path: str
 ) -> dict[str, Any]:
     """Give `state` what was saved by its keys, none of which may be missing; return the rest."""
@@ -146,7 +146,7 @@ def fitting(reader: CheckpointReader, part: str = "its state") -> Iterator[None]
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CheckpointError(
-            f"{reader.path} can't be taken up: {part} doesn't fit this run ({type(error).__name__}: {error}); use "
+            f"{reader.path} can't be restored: {part} doesn't fit this run ({type(error).__name__}: {error}); use "
             "one of the same program, or load its weights alone"
         ) from error
 

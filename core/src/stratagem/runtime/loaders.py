@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
 
 from stratagem.data.evaluate import EvalData
 from stratagem.data.train import TrainData
@@ -12,6 +12,9 @@ from stratagem.errors import DataError
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
     from stratagem.runtime.session import Session
+
+
+BatchT = TypeVar("BatchT")
 
 
 class _Given:
@@ -31,7 +34,7 @@ class _Given:
         return getattr(self._given, name)
 
 
-class EpochLoader(_Given):
+class EpochLoader(_Given, Generic[BatchT]):
     """One epoch of training per iteration, in the same order on any number of ranks.
 
     Attributes:
@@ -42,7 +45,7 @@ class EpochLoader(_Given):
 
     def __init__(
         self,
-        loader: Iterable[Any],
+        loader: Iterable[BatchT],
         collectives: Collectives,
         mover: Callable[[Iterable[Any]], Iterable[Any]],
         seed: int,
@@ -54,13 +57,13 @@ class EpochLoader(_Given):
             loader, collectives=collectives, seed=seed, distributed_sampler=distributed_sampler
         )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[BatchT]:
         batches = self._data.epoch(self.epoch)
         self.epoch += 1
         return iter(self._mover(batches))
 
 
-class EvalLoader(_Given):
+class EvalLoader(_Given, Generic[BatchT]):
     """All samples once per iteration, over all ranks together and in the data's own order.
 
     Ranks may have different numbers of samples, and of batches: add up sums and counts over ranks, not
@@ -75,7 +78,7 @@ class EvalLoader(_Given):
 
     def __init__(
         self,
-        loader: Iterable[Any],
+        loader: Iterable[BatchT],
         collectives: Collectives,
         mover: Callable[[Iterable[Any]], Iterable[Any]],
         distributed_sampler: bool,
@@ -90,7 +93,7 @@ class EvalLoader(_Given):
         )
         self.repeats = self._data.repeats
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[BatchT]:
         if self.repeats:
             raise DataError(
                 "ranks may have different numbers of batches, and this strategy's forward needs all ranks: iterate "
@@ -99,7 +102,7 @@ class EvalLoader(_Given):
             )
         return (batch for batch, _ in self.pairs())
 
-    def pairs(self) -> Iterator[tuple[Any, bool]]:
+    def pairs(self) -> Iterator[tuple[BatchT, bool]]:
         """Yield (batch, counts), equally often on every rank where the strategy's forward is a collective.
 
         A batch that doesn't count is there only so that this rank takes part in the forward of the
@@ -115,7 +118,7 @@ def share_loader(
     *,
     evaluation: bool,
     share: bool,
-) -> EpochLoader | EvalLoader:
+) -> EpochLoader[Any] | EvalLoader[Any]:
     """Return `loader` shared among ranks unless not `share`, on the device by `mover`; see `Runtime.dataloader`."""
     data, run = session.collectives.data, session.run
     if evaluation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial, wraps
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -156,9 +157,22 @@ def wrap(
     """Return what a loop of the user's own calls for what was prepared of `given`: the objects, where they can be."""
     is_module = prepared.module is given and prepared.forwards_directly
     wrapped = prepared.original_module if is_module else PreparedModule(prepared, methods)
-    if prepared.steps_directly and session.steps_alone and not session.checkpointer.is_async:
+    evaluates = any(map(_evaluates_loss, prepared.optimizers))  # which has to be a mean where losses are sums
+    if (
+        prepared.steps_directly
+        and session.steps_alone
+        and not session.checkpointer.is_async
+        and not evaluates
+    ):
+        prepared.loss_weights.watches_steps = True
         return wrapped, list(prepared.optimizers)
     return wrapped, [PreparedOptimizer(prepared, index, session) for index in range(len(prepared.optimizers))]
+
+
+def _evaluates_loss(optimizer: Optimizer) -> bool:
+    """Whether an optimizer can't step without a closure, as LBFGS, which decides by the loss."""
+    closure = signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty
 
 
 class AutocastCheck:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, TypedDict, TypeVar, overload
 
 from stratagem.collectives.facade import RankFacade
 from stratagem.collectives.nests import map_values
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
     from stratagem.collectives.base import Collectives, ReduceOp
     from stratagem.runtime.session import Session
+
+KeyT = TypeVar("KeyT")
+LeafT = TypeVar("LeafT", bound="float | torch.Tensor")
+ValueT = TypeVar("ValueT")
+
+
+class PrintOptions(TypedDict, total=False):
+    """Keywords of Python's `print`."""
+
+    sep: str | None
+    end: str | None
+    file: TextIO | None
+    flush: bool
 
 
 class Ranks(RankFacade):
@@ -59,9 +73,33 @@ class Ranks(RankFacade):
         """The same as `is_main`."""
         return self.is_main
 
+    @overload
+    def all_reduce(self, data: float | torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor: ...
+
+    @overload
+    def all_reduce(self, data: dict[KeyT, LeafT], op: ReduceOp = "mean") -> dict[KeyT, torch.Tensor]: ...
+
+    @overload
+    def all_reduce(self, data: list[LeafT], op: ReduceOp = "mean") -> list[torch.Tensor]: ...
+
+    @overload
+    def all_reduce(self, data: ValueT, op: ReduceOp = "mean") -> ValueT: ...
+
     def all_reduce(self, data: Any, op: ReduceOp = "mean") -> Any:
         """Reduce each tensor and number in `data`, nested or not; numbers become tensors. See `Collectives`."""
         return map_values(lambda tensor: self.collectives.all_reduce(tensor, op), data, self.device)
+
+    @overload
+    def all_gather(self, data: float | torch.Tensor, sync_grads: bool = False) -> torch.Tensor: ...
+
+    @overload
+    def all_gather(self, data: dict[KeyT, LeafT], sync_grads: bool = False) -> dict[KeyT, torch.Tensor]: ...
+
+    @overload
+    def all_gather(self, data: list[LeafT], sync_grads: bool = False) -> list[torch.Tensor]: ...
+
+    @overload
+    def all_gather(self, data: ValueT, sync_grads: bool = False) -> ValueT: ...
 
     def all_gather(self, data: Any, sync_grads: bool = False) -> Any:
         """Stack each tensor and number in `data`, nested or not, over ranks. See `Collectives.all_gather`."""
@@ -77,7 +115,8 @@ class Ranks(RankFacade):
         if is_first:
             self.barrier("rank_zero_first")
 
-    def print(self, *values: object, **how: Any) -> None:
+    def print(self, *values: object, **how: Unpack[PrintOptions]) -> None:
         """Print on rank 0 only; `how` as `print` takes it."""
         if self.is_main:
-            print(*values, **{"flush": True, **how})
+            how.setdefault("flush", True)
+            print(*values, **how)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Callable, Literal, overload
+from typing import TYPE_CHECKING, Any, Callable, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from stratagem.errors import ConfigError, NonFiniteError, StratagemError, UsageE
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
-from stratagem.runtime.checkpoint import load_session, save_session, states_of, take_up
+from stratagem.runtime.checkpoint import load_session, restore_state, save_session, states_of
 from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
 from stratagem.runtime.loop import (
     check_autocast,
@@ -34,7 +34,23 @@ from stratagem.runtime.plan import announce, announce_by_value
 from stratagem.runtime.ranks import Ranks
 from stratagem.runtime.script_flags import run_config
 from stratagem.runtime.session import Session, seed_everything
+from stratagem.strategies.loss_weights import accumulating, weighted_backward
 from stratagem.strategies.prepared import Prepared
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from stratagem.accelerators.base import Accelerator
+    from stratagem.config import RunOptions
+    from stratagem.precision.base import Precision
+    from stratagem.strategies.base import Strategy
+
+ArgsT = ParamSpec("ArgsT")
+BatchT = TypeVar("BatchT")
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+OptimizerT = TypeVar("OptimizerT", bound=Optimizer)
+OtherOptimizerT = TypeVar("OtherOptimizerT", bound=Optimizer)
+ResultT = TypeVar("ResultT")
 
 
 class Runtime(Ranks):
@@ -48,6 +64,7 @@ class Runtime(Ranks):
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
         seed: for every generator on every rank; None seeds nothing.
+        run_dir: where the run's files go; None for no folder.
         further: other fields of `RunConfig`, by name.
 
     Flags given to `stratagem run` fill whatever is left at its default; one that contradicts an
@@ -56,14 +73,15 @@ class Runtime(Ranks):
 
     def __init__(
         self,
-        strategy: Any = "auto",
-        accelerator: str = "auto",
+        strategy: str | Strategy = "auto",
+        accelerator: str | Accelerator | None = "auto",
         devices: Devices = "auto",
         num_nodes: int | str = 1,
-        precision: Any = "32-true",
-        plugins: Sequence[Any] = (),
+        precision: str | int | Precision = "32-true",
+        plugins: object = (),
         seed: int | None = None,
-        **further: Any,
+        run_dir: str | None = None,
+        **further: Unpack[RunOptions],
     ) -> None:
         self.config = run_config(
             "Runtime",
@@ -74,6 +92,7 @@ class Runtime(Ranks):
             num_nodes=num_nodes,
             precision=precision,
             seed=seed,
+            run_dir=run_dir,
             **further,
         )
         self.in_launching_process = True
@@ -82,11 +101,33 @@ class Runtime(Ranks):
         self._prepared: list[Prepared] = []
         self._handles: list[RemovableHandle] = []
 
-    def launch(self, function: Callable[..., Any] | None = None, *args: Any, quiet: bool = False) -> Any:
-        """Run `function(runtime, *args)` in every rank, and return what rank 0 returned.
+    @overload
+    def launch(self, function: None = None, *, quiet: bool = False) -> None: ...
+
+    @overload
+    def launch(
+        self,
+        function: Callable[Concatenate[Runtime, ArgsT], ResultT],
+        *args: ArgsT.args,
+        **kwargs: ArgsT.kwargs,
+    ) -> ResultT: ...
+
+    @overload
+    def launch(self, function: Callable[..., ResultT], *args: Any, quiet: bool, **kwargs: Any) -> ResultT: ...
+
+    def launch(  # type: ignore[misc]  # a function's own keyword can't be called quiet
+        self, function: Callable[..., Any] | None = None, *args: Any, quiet: bool = False, **kwargs: Any
+    ) -> Any:
+        """Run `function(runtime, *args, **kwargs)` in every rank, and return what rank 0 returned.
 
         Without a function, the calling script itself is what every rank runs: start it with
         `stratagem run`, torchrun or another launcher, or on a single process.
+
+        Args:
+            function: picklable, unless the run has one process.
+            args: what it gets after the runtime.
+            quiet: True prints no plan. It isn't passed to the function.
+            kwargs: keywords that the function gets.
 
         Raises:
             UsageError: the run isn't possible as asked, on this machine.
@@ -96,6 +137,8 @@ class Runtime(Ranks):
             raise ConfigError(
                 f"launch got function={short(function)}: give a function that takes the runtime"
             )
+        if function is None and (args or kwargs):
+            raise ConfigError("launch got arguments and no function: give the function that takes them, too")
         run = assemble(self.config)
         if not quiet and run.environment.global_rank == 0:
             announce(run)
@@ -103,7 +146,8 @@ class Runtime(Ranks):
 
         if function is None:
             return attach(run, self)
-        return launch(run, Task(function, args, notice=None if quiet else announce_by_value), self)
+        called = partial(function, **kwargs) if kwargs else function
+        return launch(run, Task(called, args, notice=None if quiet else announce_by_value), self)
 
     def open(self, run: Run, *, in_launching_process: bool) -> None:
         """Bring `run` to life in this rank, as `launch` does. Collective.
@@ -147,10 +191,59 @@ class Runtime(Ranks):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None, "_prepared": []}
 
+    @overload
+    def setup(
+        self,
+        module: ModuleT,
+        *,
+        accumulate: int = 1,
+        clipping: Clipping | None = None,
+        forward_methods: Collection[str] = (),
+    ) -> ModuleT: ...
+
+    @overload
+    def setup(
+        self,
+        module: ModuleT,
+        optimizer: OptimizerT | Callable[[ModuleT], OptimizerT],
+        /,
+        *,
+        accumulate: int = 1,
+        clipping: Clipping | None = None,
+        forward_methods: Collection[str] = (),
+    ) -> tuple[ModuleT, OptimizerT]: ...
+
+    @overload
+    def setup(
+        self,
+        module: ModuleT,
+        optimizer: OptimizerT | Callable[[ModuleT], OptimizerT],
+        other: OtherOptimizerT | Callable[[ModuleT], OtherOptimizerT],
+        /,
+        *,
+        accumulate: int = 1,
+        clipping: Clipping | None = None,
+        forward_methods: Collection[str] = (),
+    ) -> tuple[ModuleT, OptimizerT, OtherOptimizerT]: ...
+
+    @overload
+    def setup(
+        self,
+        module: ModuleT,
+        optimizer: Optimizer | Callable[[ModuleT], Optimizer],
+        other: Optimizer | Callable[[ModuleT], Optimizer],
+        third: Optimizer | Callable[[ModuleT], Optimizer],
+        /,
+        *optimizers: Optimizer | Callable[[ModuleT], Optimizer],
+        accumulate: int = 1,
+        clipping: Clipping | None = None,
+        forward_methods: Collection[str] = (),
+    ) -> tuple[ModuleT, Unpack[tuple[Optimizer, ...]]]: ...
+
     def setup(
         self,
         module: nn.Module,
-        *optimizers: Optimizer | Callable[[nn.Module], Optimizer],
+        *optimizers: Optimizer | Callable[[Any], Optimizer],
         accumulate: int = 1,
         clipping: Clipping | None = None,
         forward_methods: Collection[str] = (),
@@ -165,7 +258,8 @@ class Runtime(Ranks):
             forward_methods: names of methods that the loop calls, as it calls the module, and that call layers.
 
         Returns:
-            The module alone, or a tuple of the module and the optimizers.
+            The module alone, or a tuple of the module and the optimizers. Where the strategy has to run with each
+            call, they are wrappers with the attributes and methods of yours. Type checkers see your classes.
         """
         given = MethodModule(module, forward_methods) if forward_methods else module
         prepared = self.session.prepare(
@@ -185,20 +279,20 @@ class Runtime(Ranks):
     @overload
     def dataloader(
         self,
-        loader: Iterable[Any],
+        loader: Iterable[BatchT],
         *,
         evaluation: Literal[False] = False,
         use_distributed_sampler: bool = True,
-    ) -> EpochLoader: ...
+    ) -> EpochLoader[BatchT]: ...
 
     @overload
     def dataloader(
-        self, loader: Iterable[Any], *, evaluation: Literal[True], use_distributed_sampler: bool = True
-    ) -> EvalLoader: ...
+        self, loader: Iterable[BatchT], *, evaluation: Literal[True], use_distributed_sampler: bool = True
+    ) -> EvalLoader[BatchT]: ...
 
     def dataloader(
         self, loader: Iterable[Any], *, evaluation: bool = False, use_distributed_sampler: bool = True
-    ) -> EpochLoader | EvalLoader:
+    ) -> EpochLoader[Any] | EvalLoader[Any]:
         """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective.
 
         Args:
@@ -213,6 +307,16 @@ class Runtime(Ranks):
         mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=self.device)
         return share_loader(self.session, loader, mover, evaluation=evaluation, share=use_distributed_sampler)
 
+    @overload
+    def setup_dataloaders(
+        self, loader: Iterable[BatchT], /, *, use_distributed_sampler: bool = True
+    ) -> EpochLoader[BatchT]: ...
+
+    @overload
+    def setup_dataloaders(
+        self, *loaders: Iterable[BatchT], use_distributed_sampler: bool = True
+    ) -> list[EpochLoader[BatchT]]: ...
+
     def setup_dataloaders(self, *loaders: Iterable[Any], use_distributed_sampler: bool = True) -> Any:
         """Return `dataloader` of each, for training: one, or a list of several. Collective."""
         made = [self.dataloader(each, use_distributed_sampler=use_distributed_sampler) for each in loaders]
@@ -222,13 +326,27 @@ class Runtime(Ranks):
         """A context in which operations have the run's precision: for what no prepared module computes."""
         return self.session.precision.autocast() or nullcontext()
 
-    def backward(self, loss: torch.Tensor, module: nn.Module | None = None) -> None:
+    def backward(
+        self,
+        loss: torch.Tensor,
+        module: nn.Module | None = None,
+        *,
+        weight: torch.Tensor | float | None = None,
+    ) -> None:
         """Run backward through the strategy; collective.
 
         Args:
             loss: a scalar.
             module: what `setup` returned; only needed where several modules were set up, and the strategy's backward
                 is not autograd's alone.
+            weight: where the loss is a sum: by what the sum over all ranks and micro-batches of the step is divided,
+                such as this rank's number of tokens; 0 where it has none. A number, or a tensor with one element.
+                Then give every loss a weight, on every rank: docs/guides/losses.md.
+
+        Raises:
+            CombinationError: the strategy can't divide by weights.
+            DataError: the weight isn't a number from 0.
+            GradientError: other losses have weights and this one doesn't, or gradients are there of none.
         """
         if not isinstance(loss, torch.Tensor):
             raise ConfigError(
@@ -239,7 +357,11 @@ class Runtime(Ranks):
         if module is None and len(prepared) > 1 and all(each.backwards_directly for each in prepared):
             prepared = prepared[:1]
         try:
-            prepared_of(prepared, module).backward(loss)
+            found = prepared_of(prepared, module)
+            if weight is not None or found.loss_weights.is_used:
+                weighted_backward(found, self._prepared, loss, weight)
+            else:
+                found.backward(loss)
         except Exception:
             for each in self._prepared:
                 each.abandon_backward()
@@ -247,7 +369,8 @@ class Runtime(Ranks):
 
     def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
         """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""
-        return prepared_of(self._prepared, module).no_sync()
+        prepared = prepared_of(self._prepared, module)
+        return _both(prepared.no_sync(), accumulating(prepared.loss_weights))
 
     def no_backward_sync(
         self, module: nn.Module | None = None, enabled: bool = True
@@ -326,11 +449,17 @@ class Runtime(Ranks):
             verify: whether to compare checksums.
 
         Returns:
-            The `state` that was given to `save`, without what `state` here has taken up.
+            The `state` that was given to `save`, without what was restored into `state`.
 
         Raises:
             CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
         """
         parts = named(self._prepared, state or {})
         saved = load_session(self.session, parts, path_text("path", path), verify)
-        return take_up(self._prepared, saved, state or {}, os.fspath(path))
+        return restore_state(self._prepared, saved, state or {}, os.fspath(path))
+
+
+@contextmanager
+def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
+    with outer, inner:
+        yield

@@ -26,6 +26,7 @@ from stratagem.runtime.optimizer_watch import OptimizerWatch
 from stratagem.runtime.retrial import Retrial, shapes_of
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.live import bind_session, unbind_session
+from stratagem.strategies.loss_sum import LossSum
 from stratagem.strategies.module_checks import needed_features, refuse_untrainable
 from stratagem.strategies.replaced_parameters import refuse_use
 from stratagem.strategies.sharded_modules import LeftSharded, forget_shards, leave_sharded, shards_for
@@ -241,6 +242,7 @@ class Session:
             prepared: returned by `prepare`.
             index: of the optimizer.
             closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
+                Of sums whose backwards had weights, that is the weighted mean.
 
         Returns:
             Whether the step was applied, and the loss of the closure's first evaluation.
@@ -257,7 +259,10 @@ class Session:
         losses: list[Any] = []
 
         def evaluate() -> Any:
-            loss = mean_loss(closure(), self.collectives.data)
+            loss = closure()
+            loss = mean_loss(loss.loss if isinstance(loss, LossSum) else loss, self.collectives.data)
+            if prepared.loss_weights.is_used:
+                loss = prepared.loss_weights.mean(loss, index)
             prepared.complete_gradients(index)
             # L-BFGS evaluates many times in a step; the guard compares once for each.
             if not losses:
@@ -273,7 +278,9 @@ class Session:
         if prepared in self._retrials:
             self._retrials[prepared][index].before_step()
         with self._watch.strategy_steps():
-            return prepared.step(index, closure)
+            applied = prepared.step(index, closure)
+        prepared.loss_weights.note_step(index)
+        return applied
 
     def close(self, failed: bool = False) -> None:
         """Release what was prepared, leave the process group, undo the environment. Collective.

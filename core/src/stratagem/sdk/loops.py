@@ -12,8 +12,10 @@ from stratagem.runtime.launching import launch
 from stratagem.runtime.loop import PreparedModule
 from stratagem.runtime.plan import announce, announce_by_value, announce_data
 from stratagem.runtime.session import seed_everything
+from stratagem.strategies.loss_sum import loss_of, weight_of
+from stratagem.strategies.loss_weights import weighted_backward
 from stratagem.strategies.replica_guard import ReplicaGuard
-from stratagem.strategies.stepping import drop_gradients, loss_of
+from stratagem.strategies.stepping import drop_gradients, run_micro_batch
 
 __all__ = [
     "EvalData",
@@ -36,7 +38,10 @@ __all__ = [
     "order_of",
     "reads_by_sampler",
     "restore_rng",
+    "run_micro_batch",
     "seed_everything",
     "skippable",
+    "weight_of",
+    "weighted_backward",
     "with_sampler",
 ]

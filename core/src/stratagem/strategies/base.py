@@ -153,7 +153,7 @@ class Strategy(RankFacade):
             "optimizers on shards: declare it if every rank steps whole tensors, or pip install stratagem"
         )
 
-    def takes_up(self, shards: object) -> bool:
+    def can_restore(self, shards: object) -> bool:
         """Whether `setup` can go on with what a run before it, in this process, left of a module.
 
         Args:

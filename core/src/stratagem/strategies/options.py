@@ -17,6 +17,7 @@ from stratagem.checkpoint.base import Checkpointer
 from stratagem.collectives.base import Collectives
 from stratagem.environments.base import Environment
 from stratagem.errors import ConfigError, nearest
+from stratagem.launchers.base import StartMethod
 from stratagem.precision.base import Precision
 
 
@@ -49,7 +50,7 @@ class ProcessGroupOptions(ParallelOptions, total=False):
     """Timeout of a collective that a rank doesn't join; 30 minutes when None."""
     timeout_s: float | None
     """`timeout` in seconds, for the command line."""
-    start_method: str
+    start_method: StartMethod
     """"forkserver", "popen", "spawn" or "fork"."""
 
 

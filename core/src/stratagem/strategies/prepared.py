@@ -22,6 +22,8 @@ from stratagem.errors import ConfigError
 from stratagem.plugin.requests import Clipping, SetupRequest
 from stratagem.precision.optimizer_name import optimizer_name
 from stratagem.precision.skippable import is_skippable, skippable
+from stratagem.strategies.loss_sum import loss_of, weight_of
+from stratagem.strategies.loss_weights import LossWeights
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
     describe_optimizer,
@@ -29,7 +31,6 @@ from stratagem.strategies.optimizer_state import (
     optimizer_replicas,
     optimizer_tensors,
 )
-from stratagem.strategies.stepping import loss_of
 
 if TYPE_CHECKING:
     from stratagem.checkpoint.base import CheckpointReader
@@ -51,10 +52,11 @@ class Prepared:
         optimizers: in the order in which the user gave them; empty when not training.
         precision: the run's precision.
         device: where batches go.
+        loss_weights: of losses that are sums; loops and this class's own methods use it.
         is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
         leaves_module_sharded: whether the user's module has only this process's shards after `release`.
         left_shards: set by `release` where that is so: what `setup` of the next run in this process gets as
-            `SetupRequest.left_shards`, if its strategy's `takes_up` says so. None: no run can go on with it.
+            `SetupRequest.left_shards`, if its strategy's `can_restore` says so. None: no run can go on with it.
         carries_hooks: whether hooks that the user registered on parameters, which shards then replaced, are where
             gradients are accumulated; False unless set.
         has_all_states: whether this rank has states of every parameter, or of a shard of each; True unless set.
@@ -85,6 +87,8 @@ class Prepared:
         if optimizers is None:
             optimizers = request.make_optimizers() if request.loop.training else ()
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
+        self._data_ranks = request.collectives.data.world_size
+        self.loss_weights = LossWeights(self, request.collectives.data)
         # Asked once: for full precision a forward is then a plain call.
         self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
 
@@ -120,16 +124,42 @@ class Prepared:
             sync: whether gradients are reduced over ranks: on the last micro-batch of a step.
 
         Returns:
-            What the module returned: a scalar loss, a mapping with a "loss", or None to skip.
+            What the module returned: a scalar loss, a mapping with a "loss", a `LossSum`, or None to skip.
         """
         if not sync:
             with self.no_sync():
                 return self.forward_backward(*args, divisor=divisor)
         output = self.forward(*args)
-        loss = output if isinstance(output, torch.Tensor) else loss_of(output)
-        if loss is not None:
-            self.backward(loss if divisor == 1 else loss / divisor)
+        self.backward_of(output, divisor)
         return output
+
+    def backward_of(self, output: Any, divisor: float = 1) -> bool:
+        """Run backward of the loss in what a training step returned; return whether it has one.
+
+        Args:
+            output: what the wrapped module returned.
+            divisor: of a loss without a weight, as in `forward_backward`. One with a weight isn't divided here.
+        """
+        loss = output if isinstance(output, torch.Tensor) else loss_of(output)
+        weight = None if loss is output else weight_of(output)
+        if weight is not None or self.loss_weights.is_used:
+            unit = self.loss_weights.add(weight, loss is not None)
+            if loss is not None:
+                self.backward(loss * unit)
+        elif loss is not None:
+            self.backward(loss if divisor == 1 else loss / divisor)
+        return loss is not None
+
+    def averaged_ranks(self) -> int:
+        """Return over how many ranks gradients are averaged, each of which is of another part of the data.
+
+        Gradients of losses with weights are multiplied by it, after the strategy has averaged them or before. A
+        strategy that adds gradients up answers 1.
+
+        Raises:
+            CombinationError: the strategy steps by something else than the average of all ranks' gradients.
+        """
+        return self._data_ranks
 
     def manual_step(self, *args: Any) -> Any:
         """Call the module for a step that runs its own backward, any number of times."""
@@ -289,6 +319,7 @@ class Prepared:
             "optimizers": [describe_optimizer(self.original_module, each) for each in self.optimizers],
             "extra": extra,
             "precision": self.precision.state_dict(),
+            **({"loss_weights": weights} if (weights := self.loss_weights.state()) else {}),
         }
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
@@ -305,6 +336,7 @@ class Prepared:
         for index in range(len(self.optimizers)):
             self.load_optimizer(index, reader, saved)
         self.precision.load_state_dict(state.get("precision", {}))
+        self.loss_weights.load_state(state.get("loss_weights", {}))
 
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
         """Take up the state of optimizer `index`; `saved` is what `state` returned of all of them."""
@@ -319,6 +351,7 @@ class Prepared:
     def release(self) -> None:
         """Let go of what holds the process group; called once, before it is closed."""
         self.module = self.original_module
+        self.loss_weights.release()
 
     def _call(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if self.precision.converts_input:

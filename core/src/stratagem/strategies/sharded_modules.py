@@ -52,7 +52,7 @@ def shards_for(module: nn.Module, strategy: Strategy, collectives: Collectives) 
     if left is None:
         return None
     same_place = (left.world_size, left.rank) == (collectives.world_size, collectives.rank)
-    if same_place and left.shards is not None and strategy.takes_up(left.shards):
+    if same_place and left.shards is not None and strategy.can_restore(left.shards):
         return left.shards
     now = "this strategy" if same_place else f"{collectives.world_size} processes in another order or number"
     raise CombinationError(

@@ -1,4 +1,4 @@
-"""What loops have in common: the loss in what a step returned, and gradients dropped as the user says."""
+"""What loops have in common: micro-batches, and gradients dropped as the user says."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stratagem.errors import DataError
+from stratagem.errors import CombinationError
+from stratagem.strategies.loss_sum import weight_of
 
 if TYPE_CHECKING:
     from stratagem.strategies.prepared import Prepared
 
 
-def loss_of(output: Any) -> torch.Tensor | None:
-    """Return the loss in what a training step returned.
+def run_micro_batch(prepared: Prepared, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
+    """Run `Prepared.forward_backward`, and complete the gradients of losses that have weights.
+
+    A loop calls this in place of the method. Collective where `sync` is True; the arguments are the method's.
 
     Raises:
-        DataError: there is none.
+        CombinationError: a loss has a weight, and the strategy didn't look.
     """
-    if output is None or isinstance(output, torch.Tensor):
-        return output
-    try:
-        loss = output["loss"]
-    except (TypeError, KeyError, IndexError) as error:
-        raise DataError(
-            f"training_step returned {type(output).__name__} without a loss: return a scalar tensor, "
-            'a dict with the key "loss", or None to skip the batch'
-        ) from error
-    if not isinstance(loss, torch.Tensor):
-        raise DataError(f'training_step returned a "loss" that is {type(loss).__name__}, not a tensor')
-    return loss
+    weights = prepared.loss_weights
+    weights.is_last = sync
+    output = prepared.forward_backward(*args, divisor=divisor, sync=sync)
+    if weights.is_used:
+        if sync:
+            weights.complete()
+    elif not isinstance(output, torch.Tensor) and weight_of(output) is not None:
+        # It has a forward_backward of its own, which takes the loss backward for a mean.
+        raise CombinationError(
+            "training_step returned a loss with a weight, and this strategy doesn't divide by weights: return the "
+            "mean of the losses, or choose another strategy"
+        )
+    return output
 
 
 def drop_gradients(prepared: Prepared, index: int, set_to_none: bool) -> None:
@@ -37,5 +41,6 @@ def drop_gradients(prepared: Prepared, index: int, set_to_none: bool) -> None:
     groups = () if set_to_none else prepared.optimizers[index].param_groups
     kept = [(p, p.grad) for group in groups for p in group["params"] if p.grad is not None]
     prepared.zero_grad(index)
+    prepared.loss_weights.drop(index)
     for parameter, gradient in kept:
         parameter.grad = gradient.detach().zero_()

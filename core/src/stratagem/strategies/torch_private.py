@@ -5,7 +5,7 @@ tests/core/strategies/test_torch_private.py fails when torch changes one, or has
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,24 @@ def operation_name(function: Callable[..., Any]) -> str:
         owner: Any = getattr(function, "__self__", None)
         return f"{name.strip('_')} {getattr(owner, '__name__', '')}"
     return name
+
+
+def multiply_(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiply tensors in place by a tensor without dims, in one operation for all that are on one device.
+
+    `torch._foreach_mul_` has no public name; torch's optimizers and its clipping use it. One call per tensor costs
+    more than the multiplication.
+    """
+    by_kind: dict[tuple[torch.device, torch.dtype, torch.layout], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_kind.setdefault((tensor.device, tensor.dtype, tensor.layout), []).append(tensor)
+    for (device, dtype, layout), alike in by_kind.items():
+        there = factor.to(device)
+        if layout is torch.strided and (dtype.is_floating_point or dtype.is_complex):
+            torch._foreach_mul_(alike, there)
+        else:
+            for tensor in alike:
+                tensor.mul_(there)
 
 
 def tensor_version(tensor: torch.Tensor) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BaguaStrategy", "QAdamOptimizer"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {".qadam_optimizer": "QAdamOptimizer", ".strategy": "BaguaStrategy"}
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__, {".qadam_optimizer": "QAdamOptimizer", ".strategy": "BaguaStrategy"}
+    )

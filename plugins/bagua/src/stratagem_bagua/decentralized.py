@@ -124,7 +124,7 @@ class LowPrecisionDecentralizedPrepared(PeersPrepared):
     def begin(self) -> None:
         flat = self.flat()
         # What this rank and its neighbours have sent so far.
-        self._own_told, self._left, self._right = flat, flat.clone(), flat.clone()
+        self._own_replica, self._left, self._right = flat, flat.clone(), flat.clone()
 
     def after_step(self) -> None:
         if self._size == 1:
@@ -132,23 +132,29 @@ class LowPrecisionDecentralizedPrepared(PeersPrepared):
         self.follow()
         if self.steps % self._interval or not self._names:
             return
-        told, left, right = self._own_told, self._left, self._right
+        own_replica, left, right = self._own_replica, self._left, self._right
         # As differences: what is equal everywhere stays as it is, to the last bit.
-        difference = self.flat().sub_(told).add_((left - told).add_(right - told), alpha=1 / 3)
+        difference = (
+            self.flat().sub_(own_replica).add_((left - own_replica).add_(right - own_replica), alpha=1 / 3)
+        )
         sent = encoded(padded(difference.float(), 1).view(1, -1), "int8")
         from_left, from_right = self._swap(sent, (self._rank - 1) % self._size, (self._rank + 1) % self._size)
-        for replica, message in ((told, sent), (left, from_left), (right, from_right)):
+        for replica, message in ((own_replica, sent), (left, from_left), (right, from_right)):
             replica.add_(decoded(message, "int8").view(-1)[: replica.numel()])
-        self.fill(told)
+        self.fill(own_replica)
 
     def kept(self) -> tuple[Tensors, Tensors, dict[str, Any]]:
-        return {}, {"told": self._own_told, "left": self._left, "right": self._right}, {"names": self._names}
+        return (
+            {},
+            {"own": self._own_replica, "left": self._left, "right": self._right},
+            {"names": self._names},
+        )
 
     def restore(self, shared: Tensors, own: Tensors | None, state: Mapping[str, Any]) -> None:
         self.begin()
         if own and state.get("names") == self._names:
-            self._own_told, self._left, self._right = (
-                own[name].to(self.device) for name in ("told", "left", "right")
+            self._own_replica, self._left, self._right = (
+                own[name].to(self.device) for name in ("own", "left", "right")
             )
 
 

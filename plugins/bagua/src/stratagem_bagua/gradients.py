@@ -60,6 +60,9 @@ class GradientPrepared(SynchronisedPrepared, ReplicatedPrepared):
             if not self._average:
                 self._summed = {p: p.grad for p in parameters if p.grad is not None}
 
+    def averaged_ranks(self) -> int:
+        return super().averaged_ranks() if self._average else 1
+
     def complete_gradients(self, index: int) -> None:
         tracker = self.tracker
         if tracker is not None and not self._average:

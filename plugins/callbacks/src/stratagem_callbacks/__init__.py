@@ -34,18 +34,19 @@ __all__ = [
     "WeightAveraging",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".device_stats": "DeviceStatsMonitor",
-        ".finders": "BatchSizeFinder LearningRateFinder",
-        ".finetuning": "BackboneFinetuning BaseFinetuning",
-        ".pruning": "ModelPruning",
-        ".rate_sweep": "SweepResult",
-        ".stochastic_weight_averaging": "StochasticWeightAveraging",
-        ".throughput": "ThroughputMonitor",
-        ".training_curve": "TrainingCurve",
-        ".tuner": "Tuner",
-        ".weight_averaging": "EMAWeightAveraging WeightAveraging",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".device_stats": "DeviceStatsMonitor",
+            ".finders": "BatchSizeFinder LearningRateFinder",
+            ".finetuning": "BackboneFinetuning BaseFinetuning",
+            ".pruning": "ModelPruning",
+            ".rate_sweep": "SweepResult",
+            ".stochastic_weight_averaging": "StochasticWeightAveraging",
+            ".throughput": "ThroughputMonitor",
+            ".training_curve": "TrainingCurve",
+            ".tuner": "Tuner",
+            ".weight_averaging": "EMAWeightAveraging WeightAveraging",
+        },
+    )

@@ -217,7 +217,7 @@ def _is_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     killed = isinstance(error, WorkerError) and getattr(error, "exit_code", None) in (-9, 137)
-    return killed or any(told in str(error).lower() for told in (*_MEMORY, "memoryerror"))
+    return killed or any(phrase in str(error).lower() for phrase in (*_MEMORY, "memoryerror"))
 
 
 @contextmanager

@@ -34,16 +34,17 @@ __all__ = [
     "write_node_folder",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".changed_weights": "load_changed load_weights",
-        ".agreement": "on_every_rank",
-        ".description": "describe",
-        ".directory": "DirectoryCheckpointer",
-        ".initial_weights": "InitialWeights WeightsReport",
-        ".loading": "DirectoryReader",
-        ".node_folders": "file_sizes open_node_folder write_node_folder",
-        ".publication": "MANIFEST",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".changed_weights": "load_changed load_weights",
+            ".agreement": "on_every_rank",
+            ".description": "describe",
+            ".directory": "DirectoryCheckpointer",
+            ".initial_weights": "InitialWeights WeightsReport",
+            ".loading": "DirectoryReader",
+            ".node_folders": "file_sizes open_node_folder write_node_folder",
+            ".publication": "MANIFEST",
+        },
+    )

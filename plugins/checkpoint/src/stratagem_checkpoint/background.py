@@ -40,7 +40,7 @@ class BackgroundSaves:
         self._is_written = True
         """Whether this rank's files are."""
         self._actions: list[Callable[[], object]] = []
-        self._failure, self._is_told = "", False
+        self._failure, self._is_reported = "", False
 
     @property
     def is_busy(self) -> bool:
@@ -74,7 +74,7 @@ class BackgroundSaves:
             while not writer.is_idle:
                 writer.receive(None)
             raise
-        self._shown, self._is_written, self._failure, self._is_told = shown, False, "", False
+        self._shown, self._is_written, self._failure, self._is_reported = shown, False, "", False
 
     def when_saved(self, action: Callable[[], object]) -> None:
         """See `Checkpointer.when_saved`."""
@@ -94,8 +94,8 @@ class BackgroundSaves:
             return
         while self._advance(0.0):
             pass
-        if self._failure and not self._is_told:
-            self._is_told = True
+        if self._failure and not self._is_reported:
+            self._is_reported = True
             raise _failed(self._failure)
 
     def wait(self) -> None:

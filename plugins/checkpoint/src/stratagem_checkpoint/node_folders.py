@@ -1,6 +1,6 @@
 """Checkpoints in folders that are each node's own: every rank writes its files into its node's folder.
 
-Whoever uses these brings files to where they are needed, and writes the manifest once all are there.
+The caller brings files to where they are needed, and writes the manifest once all are there.
 """
 
 from __future__ import annotations

@@ -11,4 +11,5 @@ if TYPE_CHECKING:
 
 __all__ = ["options"]
 
-__getattr__, __dir__ = lazy_names(__name__, {".flags": "options"})
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(__name__, {".flags": "options"})

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 import stratagem
-from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError
+from stratagem.errors import BrokenPluginError, ConflictError, UnknownNameError, nearest
 from stratagem.sdk.catalogue import Origin, command_plugins, load_catalogue, require_locked
 
 OFFERED: dict[str, str] = {
@@ -22,6 +22,16 @@ OFFERED: dict[str, str] = {
     **dict.fromkeys(("logs", "places", "runs", "stop"), "stratagem-places"),
 }
 """Command → the distribution of ours that adds it, for install hints."""
+
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Train": ("fit", "validate", "test", "predict", "run"),
+    "Look": ("demo", "example", "strategies", "accelerators", "places", "doctor"),
+    "Runs": ("runs", "logs", "stop", "report", "checkpoint"),
+    "Trust": ("verify", "diff", "conformance"),
+    "Plugins": ("plugins", "new", "migrate", "completion"),
+}
+"""Heading of the help → its commands, in order; those of other plugins come last."""
 
 
 class LazyGroup(click.Group):
@@ -86,12 +96,28 @@ class PluginGroup(LazyGroup):
         _lock_if_asked(ctx, args)
         if args[0] in OFFERED and self.get_command(ctx, args[0]) is None:
             _refuse_missing(args[0])
-        found = super().resolve_command(ctx, args)
+        try:
+            found = super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            said = f"no command {args[0]!r}; {nearest(args[0], self.list_commands(ctx))}"
+            raise click.UsageError(said, ctx) from error
         owners = self._owners.get(found[0] or "", ())
         if len(owners) > 1:
             names = " and ".join(map(str, owners))
             raise ConflictError(f"the command {found[0]!r} is offered by {names}: uninstall one")
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write all commands under the headings of `SECTIONS`, each with its whole sentence."""
+        names = self.list_commands(ctx)
+        placed = {name for section in SECTIONS.values() for name in section}
+        others = {"Of other plugins": tuple(name for name in names if name not in placed)}
+        for heading, section in {**SECTIONS, **others}.items():
+            found = [(name, self.get_command(ctx, name)) for name in section if name in names]
+            rows = [(name, _sentence(command)) for name, command in found if command is not None]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command; what it returns is no exit code."""
@@ -106,6 +132,11 @@ class PluginGroup(LazyGroup):
                 self._owners.setdefault(name, []).append(origin)
             self.lazy.update(group.lazy)
             self.commands.update(group.commands)
+
+
+def _sentence(command: click.Command) -> str:
+    """Return the first paragraph of a command's help, on one line."""
+    return " ".join((command.help or "").partition("\n\n")[0].split())
 
 
 def _lock_if_asked(ctx: click.Context, args: list[str]) -> None:
@@ -150,6 +181,10 @@ def plugin_groups() -> Iterator[tuple[Origin, LazyGroup, Exception | None]]:
 commands = PluginGroup(
     "stratagem",
     help="Train the same PyTorch model under any distributed strategy, chosen by one flag.",
+    epilog="\b\n"
+    "Examples:\n"
+    "  stratagem example digits\n"
+    "  stratagem fit digits.py:Digits --strategy ddp --devices 2",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 commands = click.version_option(stratagem.__version__, prog_name="stratagem")(commands)

@@ -14,7 +14,9 @@ SHELLS = ("bash", "zsh", "fish")
 Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem completion bash >> ~/.bashrc",
+)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print a script that makes SHELL complete commands, flags and names.

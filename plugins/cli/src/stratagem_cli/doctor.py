@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -17,7 +18,9 @@ from stratagem.sdk.selection import choose_environment
 from stratagem_cli.listing import as_json, print_json, print_table
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem doctor",
+)
 @as_json
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
@@ -26,9 +29,20 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        print_table(["", ""], [[key.replace("_", " "), _shown(value)] for key, value in report.items()])
+        click.echo(verdict(report))
+        rows = [[key.replace("_", " "), _shown(value)] for key, value in report.items() if key != "problems"]
+        print_table(["", ""], [row if row[0][-6:] != " bytes" else _in_gib(*row) for row in rows])
     if report["problems"]:
         ctx.exit(1)
+
+
+def verdict(report: Mapping[str, Any]) -> str:
+    """Return what a report comes to: its problems, or that there is none and what runs here."""
+    problems = report["problems"]
+    if problems:
+        return "\n  ".join([f"{len(problems)} problem{'s' * (len(problems) != 1)}:", *problems])
+    here = [each["name"] for each in report["accelerators"] if each["runs_here"]]
+    return f"all is in order; runs here on {', '.join(here)}"
 
 
 def examine(catalogue: Catalogue) -> dict[str, Any]:
@@ -115,6 +129,10 @@ def _open_files_limit() -> int | None:
     except ImportError:
         return None
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _in_gib(name: str, size: str) -> list[str]:
+    return [name.removesuffix(" bytes"), f"{int(size) / 2**30:.1f} GiB" if size.isdigit() else size]
 
 
 def _shown(value: Any) -> str:

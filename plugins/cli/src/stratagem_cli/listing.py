@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ from stratagem.sdk.catalogue import LOCK_FILE, load_catalogue, refuse_unlocked, 
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem strategies\n  stratagem strategies --json",
+)
 @as_json
 def strategies(as_json: bool) -> None:
     """List the installed strategies."""
@@ -26,7 +29,9 @@ def strategies(as_json: bool) -> None:
     _print_components(strategy_records(load_catalogue()), as_json)
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem accelerators",
+)
 @as_json
 def accelerators(as_json: bool) -> None:
     """List the installed accelerators, and what they find here."""
@@ -35,7 +40,10 @@ def accelerators(as_json: bool) -> None:
     _print_components(accelerator_records(load_catalogue()), as_json)
 
 
-@click.group(invoke_without_command=True)
+@click.group(
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n  stratagem plugins\n  stratagem plugins check stratagem-ddp",
+)
 @as_json
 @click.pass_context
 def plugins(ctx: click.Context, as_json: bool) -> None:
@@ -56,7 +64,9 @@ def plugins(ctx: click.Context, as_json: bool) -> None:
     print_table(columns, rows)
 
 
-@plugins.command()
+@plugins.command(
+    epilog="\b\nExamples:\n  stratagem plugins lock",
+)
 @click.option("--file", default=LOCK_FILE, metavar="FILE", show_default=True, help="The lock file.")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 2 where it isn't what is installed.")
 def lock(file: str, check: bool) -> None:
@@ -68,7 +78,9 @@ def lock(file: str, check: bool) -> None:
         click.echo(f"{file}: {', '.join(write_lock(file))}")
 
 
-@plugins.command()
+@plugins.command(
+    epilog="\b\nExamples:\n  stratagem plugins check stratagem-ddp",
+)
 @click.argument("distribution")
 @as_json
 @click.option("--index", metavar="FILE", help="Write what an index of known plugins has of it to FILE.")
@@ -106,14 +118,24 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def table_width() -> int:
+    """Return how wide tables are: COLUMNS where that is set, the terminal's width, or 160 where there is none."""
+    return shutil.get_terminal_size((160, 24)).columns if sys.stdout.isatty() else _columns() or 160
+
+
+def _columns() -> int | None:
+    given = os.environ.get("COLUMNS", "")
+    return max(int(given), 40) if given.isdigit() else None
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as wide as the terminal, or 160 columns where there is none."""
+    """Print a table that is `table_width` wide at most."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=table_width())
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
@@ -126,8 +148,16 @@ def _print_components(records: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(records)
         return
-    columns = ["name", "runs here", "why", "from", "summary", "also as"]
-    print_table(columns, [_row(record) for record in records])
+    ordered = sorted(records, key=lambda record: not record["runs_here"])
+    if table_width() < _WIDE:
+        print_table(["name", "here", "what"], [_narrow_row(record) for record in ordered])
+    else:
+        columns = ["name", "runs here", "why", "from", "summary", "also as"]
+        print_table(columns, [_row(record) for record in ordered])
+
+
+_WIDE = 130
+"""From this width on there is room for six columns."""
 
 
 def _row(record: Mapping[str, Any]) -> list[str]:
@@ -139,6 +169,12 @@ def _row(record: Mapping[str, Any]) -> list[str]:
         record["summary"],
         ", ".join([*record["aliases"], *record["presets"]]),
     ]
+
+
+def _narrow_row(record: Mapping[str, Any]) -> list[str]:
+    if record["runs_here"]:
+        return [record["name"], "yes", record["summary"]]
+    return [record["name"], "no", f"{record['summary']}; {record['why']}"]
 
 
 def _offers(record: Mapping[str, Any]) -> str:

@@ -20,7 +20,14 @@ from stratagem_cli.grouped import GroupedCommand
 from stratagem_cli.placed import is_elsewhere, place_flags, run_elsewhere
 
 
-@cloup.command(cls=GroupedCommand, context_settings={"allow_interspersed_args": False})
+@cloup.command(
+    cls=GroupedCommand,
+    context_settings={"allow_interspersed_args": False},
+    epilog="\b\n"
+    "Examples:\n"
+    "  stratagem run train.py --strategy ddp --devices 2\n"
+    "  stratagem run --strategy fsdp train.py --lr 0.1",
+)
 @place_flags
 @flags.selection_flags
 @click.argument("script")

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["export_huggingface", "export_lightning"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".formats.ckpt_file": "export_lightning",
-        ".formats.exporting": "export_huggingface",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".formats.ckpt_file": "export_lightning",
+            ".formats.exporting": "export_huggingface",
+        },
+    )

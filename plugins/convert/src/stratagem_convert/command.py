@@ -26,12 +26,16 @@ rename_option = click.option(
 )
 
 
-@click.group()
+@click.group(
+    epilog="\b\nExamples:\n  stratagem checkpoint inspect runs/NAME/checkpoints/last",
+)
 def checkpoint() -> None:
     """Look into checkpoints, compare, convert and prune them; of Stratagem and of other formats."""
 
 
-@checkpoint.command()
+@checkpoint.command(
+    epilog="\b\nExamples:\n  stratagem checkpoint inspect runs/NAME/checkpoints/last",
+)
 @click.argument("path")
 @key_option
 @click.option("--all", "show_all", is_flag=True, help="Every tensor.")
@@ -48,7 +52,9 @@ def inspect(path: str, key: str | None, show_all: bool, as_json: bool) -> None:
         click.echo(line)
 
 
-@checkpoint.command()
+@checkpoint.command(
+    epilog="\b\nExamples:\n  stratagem checkpoint verify runs/NAME/checkpoints/last",
+)
 @click.argument("paths", nargs=-1, metavar="PATH…")
 def verify(paths: Sequence[str]) -> None:
     """Compare every byte of checkpoints with their checksums; exit with 1 where one is torn."""
@@ -71,7 +77,9 @@ def verify(paths: Sequence[str]) -> None:
         raise error
 
 
-@checkpoint.command()
+@checkpoint.command(
+    epilog="\b\nExamples:\n  stratagem checkpoint diff one/checkpoints/last two/checkpoints/last",
+)
 @click.argument("first")
 @click.argument("second")
 @rename_option
@@ -107,7 +115,9 @@ def diff(ctx: click.Context, first: str, second: str, renames: Sequence[str], sh
         ctx.exit(1)
 
 
-@checkpoint.command()
+@checkpoint.command(
+    epilog="\b\nExamples:\n  stratagem checkpoint convert runs/NAME/checkpoints/last weights.safetensors",
+)
 @click.argument("source")
 @click.argument("target")
 @click.option(
@@ -176,7 +186,9 @@ def convert(
         click.echo(f"left out: {each}")
 
 
-@checkpoint.command()
+@checkpoint.command(
+    epilog="\b\nExamples:\n  stratagem checkpoint prune runs/NAME/checkpoints --keep 3 --dry-run",
+)
 @click.argument("folder")
 @click.option("--keep", type=click.IntRange(1), required=True, help="How many checkpoints stay.")
 @click.option(

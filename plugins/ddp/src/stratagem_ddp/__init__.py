@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DDPOptions", "DDPPrepared", "DDPStrategy", "ManualDDPPrepared", "ReplicaPrepared"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".prepared": "DDPPrepared",
-        ".replica": "ManualDDPPrepared ReplicaPrepared",
-        ".strategy": "DDPOptions DDPStrategy",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".prepared": "DDPPrepared",
+            ".replica": "ManualDDPPrepared ReplicaPrepared",
+            ".strategy": "DDPOptions DDPStrategy",
+        },
+    )

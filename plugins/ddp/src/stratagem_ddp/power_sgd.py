@@ -49,7 +49,7 @@ class PickledPowerSGD:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Matrix:
     """A parameter in a bucket, whose gradient PowerSGD sees as a matrix."""
 
     name: str
@@ -78,7 +78,7 @@ class PowerSGDMemory:
     def __init__(self, state: PowerSGDState, names: Mapping[int, str]) -> None:
         self.state = state
         self._names = names
-        self._layouts: dict[int, tuple[_Piece, ...]] = {}
+        self._layouts: dict[int, tuple[_Matrix, ...]] = {}
         self._restored: tuple[Named, Named] = ({}, {})
         self._before: tuple[Named, Named] | None = None
 
@@ -86,13 +86,13 @@ class PowerSGDMemory:
         """Average a bucket's gradients."""
         state, index = self.state, bucket.index()
         if state.iter >= state.start_powerSGD_iter:
-            pieces = tuple(map(self._piece, bucket.parameters()))
+            matrices = tuple(map(self._matrix, bucket.parameters()))
             if index == 0:
                 self._before = None
-            if pieces != self._layouts.get(index):
+            if matrices != self._layouts.get(index):
                 # Buckets come in order, so nothing of this backward has been remembered at the first.
                 self._before = self._before or self.remembered()
-                self._lay_out(index, pieces, bucket.buffer(), *self._before)
+                self._lay_out(index, matrices, bucket.buffer(), *self._before)
             if bucket.is_last():
                 self._before, self._restored = None, ({}, {})
         reduced = powerSGD_hook(state, bucket)
@@ -105,13 +105,13 @@ class PowerSGDMemory:
     def remembered(self) -> tuple[Named, Named]:
         """Return by name what compression lost here, and the right factors; between two backwards."""
         errors, factors = dict(self._restored[0]), dict(self._restored[1])
-        for index, pieces in self._layouts.items():
+        for index, matrices in self._layouts.items():
             lost = self.state.error_dict.get(index)
             if lost is not None:
-                errors.update(_split(lost, [(piece.name, piece.size) for piece in pieces]))
+                errors.update(_split(lost, [(matrix.name, matrix.size) for matrix in matrices]))
             found = self.state.q_memory_dict.get(index)
             if found is not None:
-                sizes = [(piece.name, piece.columns * piece.rank) for piece in _compressed(pieces)]
+                sizes = [(matrix.name, matrix.columns * matrix.rank) for matrix in _compressed(matrices)]
                 factors.update(_split(found, sizes))
         return errors, factors
 
@@ -140,38 +140,40 @@ class PowerSGDMemory:
         return {"iter": self.state.iter, "rng": list(self.state.rng.get_state())}
 
     def _lay_out(
-        self, index: int, pieces: tuple[_Piece, ...], like: torch.Tensor, errors: Named, factors: Named
+        self, index: int, matrices: tuple[_Matrix, ...], like: torch.Tensor, errors: Named, factors: Named
     ) -> None:
         """Put what is remembered of these parameters where torch looks for it."""
         state = self.state
         for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
             memory.pop(index, None)
-        if any(piece.name in errors for piece in pieces):
+        if any(matrix.name in errors for matrix in matrices):
             # Nothing was lost yet of those that weren't trained before.
-            lost = (errors.get(piece.name, like.new_zeros(piece.size)) for piece in pieces)
+            lost = (errors.get(matrix.name, like.new_zeros(matrix.size)) for matrix in matrices)
             state.error_dict[index] = _joined(lost, like)
-        compressed = _compressed(pieces)
-        if compressed and all(piece.name in factors for piece in compressed):
-            state.q_memory_dict[index] = _joined((factors[piece.name] for piece in compressed), like)
+        compressed = _compressed(matrices)
+        if compressed and all(matrix.name in factors for matrix in compressed):
+            state.q_memory_dict[index] = _joined((factors[matrix.name] for matrix in compressed), like)
             # Left factors are computed from the right ones before they are read.
-            state.p_memory_dict[index] = like.new_empty(sum(piece.rows * piece.rank for piece in compressed))
-        self._layouts[index] = pieces
+            state.p_memory_dict[index] = like.new_empty(
+                sum(matrix.rows * matrix.rank for matrix in compressed)
+            )
+        self._layouts[index] = matrices
 
-    def _piece(self, parameter: torch.Tensor) -> _Piece:
+    def _matrix(self, parameter: torch.Tensor) -> _Matrix:
         name = self._names[id(parameter)]
         rows, columns = parameter.shape[0], parameter.numel() // max(1, parameter.shape[0])
         rank = min(rows, columns, self.state.matrix_approximation_rank)
         saves = (rows + columns) * rank * self.state.min_compression_rate < rows * columns
-        return _Piece(name, rows, columns, rank if saves else 0)
+        return _Matrix(name, rows, columns, rank if saves else 0)
 
 
-def _compressed(pieces: Iterable[_Piece]) -> list[_Piece]:
+def _compressed(matrices: Iterable[_Matrix]) -> list[_Matrix]:
     """Return the compressed ones in the order of torch's memory: those of one shape side by side."""
-    shapes: dict[tuple[int, int], list[_Piece]] = {}
-    for piece in pieces:
-        if piece.rank:
-            shapes.setdefault((piece.rows, piece.columns), []).append(piece)
-    return [piece for same in shapes.values() for piece in same]
+    shapes: dict[tuple[int, int], list[_Matrix]] = {}
+    for matrix in matrices:
+        if matrix.rank:
+            shapes.setdefault((matrix.rows, matrix.columns), []).append(matrix)
+    return [matrix for same in shapes.values() for matrix in same]
 
 
 def _split(memory: torch.Tensor, sizes: list[tuple[str, int]]) -> dict[str, torch.Tensor]:

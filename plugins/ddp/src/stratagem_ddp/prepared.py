@@ -17,8 +17,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState
 from torch.nn.parallel import DistributedDataParallel
 
-from stratagem import SetupRequest, place
-from stratagem.sdk.loops import loss_of, skippable
+from stratagem import CombinationError, SetupRequest, place
+from stratagem.sdk.loops import skippable
 from stratagem_ddp.local_sgd import average
 from stratagem_ddp.power_sgd import PowerSGDMemory
 from stratagem_ddp.registration import (
@@ -125,18 +125,12 @@ class DDPPrepared(TrackedGradients):
         if not sync:
             with self.no_sync():
                 output = self._forward(*args)
-                loss = loss_of(output)
-                if loss is not None:
-                    self._has_loss = True
-                    self.backward(loss if divisor == 1 else loss / divisor)
+                self._has_loss = self.backward_of(output, divisor) or self._has_loss
             return output
         output = self.forward(*args)
-        loss = loss_of(output)
         self._windows += 1
-        if loss is None:
+        if not self.backward_of(output, divisor):
             self._reduce_without_loss()
-        else:
-            self.backward(loss if divisor == 1 else loss / divisor)
         self._tracked.check_reduced()
         self._has_loss = False
         return output
@@ -166,7 +160,7 @@ class DDPPrepared(TrackedGradients):
             self._tracked.reduce_without_loss(super().backward)
             self._note_average()
             return
-        # Told before the reduction, which no rank finishes before all have come to it, and read after it.
+        # Sent before the reduction, which no rank finishes before all have come to it, and read after it.
         name, size = self._group_without_loss()
         self._exchange.announce(name)
         remembered = memory.saved() if memory is not None else None
@@ -245,6 +239,14 @@ class DDPPrepared(TrackedGradients):
                 self._tracked.refuse_changed_flags()
             super().complete_gradients(index)
             self._tracked.forget_stray()
+
+    def averaged_ranks(self) -> int:
+        if isinstance(self._hook_state, PostLocalSGDState):
+            raise CombinationError(
+                "with post_local_sgd each rank steps by its own gradients, which weights of the losses on all ranks "
+                "can't divide: return the mean of the losses, or choose ddp"
+            )
+        return super().averaged_ranks()
 
     def average_gradients(self, index: int) -> None:
         super().average_gradients(index)

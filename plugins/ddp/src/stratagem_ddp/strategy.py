@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from stratagem_sharding.rank_buffers import check_buffers
@@ -42,7 +42,7 @@ class DDPOptions(ProcessGroupOptions, total=False):
     All but the first are those of `torch.nn.parallel.DistributedDataParallel`; some versions of torch lack some.
     """
 
-    buffers: str
+    buffers: Literal["equal", "local"]
     """"equal" gives all ranks rank 0's in each training forward, and refuses buffers other than running statistics
     that have come to differ; by "local", which is also torch's `forward_sync_buffers=False`, each rank keeps its own,
     also in checkpoints."""
@@ -83,7 +83,7 @@ class DDPStrategy(ProcessGroupStrategy):
         ConfigError: a keyword that neither this class nor DistributedDataParallel has.
     """
 
-    buffers: str = "equal"
+    buffers: Literal["equal", "local"] = "equal"
 
     def __init__(
         self,

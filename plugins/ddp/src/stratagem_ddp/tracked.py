@@ -100,13 +100,13 @@ class TrackedDDP:
         if dist.get_world_size() == 1 or flags == self._flags:
             return
         self._changes += 1
-        told = "".join("1" if flag else "0" for flag in flags)
-        ranks = self._exchange.compare(f"requires_grad/{self._changes}", told, WAIT_S)
+        own = "".join("1" if flag else "0" for flag in flags)
+        ranks = self._exchange.compare(f"requires_grad/{self._changes}", own, WAIT_S)
         for rank, theirs in enumerate(ranks):
-            if theirs == told:
+            if theirs == own:
                 continue
             changed = (index for index, flag in enumerate(flags) if flag != self._flags[index])
-            index = next(i for i in changed) if theirs is None else _first_difference(told, theirs)
+            index = next(i for i in changed) if theirs is None else _first_difference(own, theirs)
             raise DataError(
                 f"requires_grad of {self._named[index][0]!r} has become {flags[index]} on rank {dist.get_rank()} and "
                 f"{'has not changed' if theirs is None else f'is {not flags[index]}'} on rank {rank}: freeze and "

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from weakref import ref
 
 import torch
-from stratagem_sharding.torch_private import backward_number
+from stratagem_sharding.torch_private import backward_number, view_base
 from torch import nn
 
 from stratagem.errors import GradientError
@@ -225,7 +225,7 @@ class WindowGradients:
             gradient = p.grad
             if gradient is None or isinstance(gradient, HeldGradient):
                 continue
-            if gradient._base is not None:
+            if view_base(gradient) is not None:
                 raise GradientError(
                     f"{name!r}.grad was given a part of a larger tensor, which deepspeed would not follow: give it a "
                     "copy, as by .grad = part.clone(), or choose strategy ddp"

@@ -56,7 +56,7 @@ def load(device_type: str) -> ModuleType:
     Raises:
         DeviceError: this process has imported it for another one.
     """
-    # Told, it doesn't look around, nor warn of what it found.
+    # With the variable set, DeepSpeed does not probe for accelerators, nor warn about what it found.
     os.environ.setdefault("DS_ACCELERATOR", device_type)
     with output.kept():
         import deepspeed

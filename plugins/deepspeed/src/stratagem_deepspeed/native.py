@@ -67,12 +67,12 @@ def load(
     there = Path(folder, tag)
     if not there.is_dir():
         raise CheckpointError(f"there is no checkpoint {tag!r} in {folder}: check the folder and the tag")
-    pieces = {path.name.partition("_mp_rank_")[0] for path in there.glob("*zero_pp_rank_*_optim_states.pt")}
+    writers = {path.name.partition("_mp_rank_")[0] for path in there.glob("*zero_pp_rank_*_optim_states.pt")}
     universal = bool((configuration.tree.get("checkpoint") or {}).get("load_universal"))
     ranks = engine.dp_world_size
-    if configuration.stage and not universal and not model_only and len(pieces) != ranks:
+    if configuration.stage and not universal and not model_only and len(writers) != ranks:
         raise CheckpointError(
-            f"{there} was written by {len(pieces)} processes with ZeRO, and this run has {ranks}: start as many, "
+            f"{there} was written by {len(writers)} processes with ZeRO, and this run has {ranks}: start as many, "
             "or convert it by `python -m deepspeed.checkpoint.ds_to_universal` and set checkpoint.load_universal "
             "in config"
         )

@@ -12,7 +12,7 @@ from stratagem_sharding.shards import padded_flat_shard
 from torch import nn
 
 from stratagem_deepspeed.deepspeed_private import stage3_of
-from stratagem_deepspeed.swapping import write_piece
+from stratagem_deepspeed.swapping import write_shard
 
 
 class Parameters:
@@ -61,7 +61,7 @@ class Parameters:
             if not self.is_trained(parameter):
                 return
             if self._stage == 3:
-                write_piece(stage3_of(parameter), parameter, piece(parameter, whole))
+                write_shard(stage3_of(parameter), parameter, own_shard(parameter, whole))
             elif self._stage:
                 safe_set_full_fp32_param(parameter, whole.to(parameter.device))
 
@@ -77,7 +77,7 @@ def trained(parameter: nn.Parameter) -> Iterator[None]:
         parameter.requires_grad_(before)
 
 
-def piece(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
+def own_shard(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
     """Return this rank's shard of `whole` as stage 3 shards `parameter`: flat, padded with zeros."""
     # A tensor that is on NVMe has another size.
     return padded_flat_shard(whole, parameter.ds_tensor.ds_numel, dist.get_rank())

@@ -19,7 +19,7 @@ from stratagem.errors import GradientError
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_deepspeed import deepspeed_private as private
 from stratagem_deepspeed.masters import follow_partition, master_slice
-from stratagem_deepspeed.parameters import piece
+from stratagem_deepspeed.parameters import own_shard
 from stratagem_deepspeed.swapping import resident, sub_group_of
 
 _DATA: Any = torch.Tensor.data.__get__  # type: ignore[attr-defined]  # of a descriptor in C
@@ -280,7 +280,7 @@ class Partitioned:
             return True
         with private.as_plain_tensors():
             # A rank that has nothing of a small parameter can't tell how it was changed.
-            has_part = piece(parameter, torch.empty(parameter.ds_shape, device="meta")).numel() > 0
+            has_part = own_shard(parameter, torch.empty(parameter.ds_shape, device="meta")).numel() > 0
         if has_part and tensor_version(parameter) != whole:
             raise _refusal(parameter.stage3_name)
         return False
@@ -292,7 +292,7 @@ class Partitioned:
         from deepspeed import zero
 
         with zero.GatheredParameters([parameter]):
-            return piece(parameter, parameter.detach()).clone()
+            return own_shard(parameter, parameter.detach()).clone()
 
     def own_part(self, parameter: Any) -> torch.Tensor:
         """Return a copy of this rank's part of a parameter, in 32 bits where the engine has that."""

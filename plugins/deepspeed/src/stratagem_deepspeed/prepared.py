@@ -216,6 +216,12 @@ class DeepSpeedPrepared(Prepared):
     def _explained(self) -> AbstractContextManager[None]:
         return nullcontext() if self._partitioned is None else empty_parameters_explained()
 
+    def averaged_ranks(self) -> int:
+        raise CombinationError(
+            "deepspeed's engine has the gradients to itself until it steps, so that they can't be divided by weights "
+            "of the losses: return the mean of the losses, or choose strategy fsdp or ddp_sharded"
+        )
+
     def abandon_backward(self) -> None:
         if self._backwards is not None:
             self._backwards.fail()

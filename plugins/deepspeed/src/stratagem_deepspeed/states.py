@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from stratagem import CheckpointError
 from stratagem_deepspeed.masters import Scalars, scalars_of
-from stratagem_deepspeed.parameters import piece, trained
-from stratagem_deepspeed.swapping import resident, sub_group_of, write_piece
+from stratagem_deepspeed.parameters import own_shard, trained
+from stratagem_deepspeed.swapping import resident, sub_group_of, write_shard
 
 if TYPE_CHECKING:
     from stratagem import CheckpointReader
@@ -103,7 +103,7 @@ class States:
         reader.read({key: whole for key, _, _, whole in batch if key in reader.tensors})
         for _, parameter, state, whole in batch:
             if self._stage == 3:
-                write_piece(self._zero, parameter, piece(parameter, whole), state)
+                write_shard(self._zero, parameter, own_shard(parameter, whole), state)
             else:
                 safe_set_full_optimizer_state(parameter, whole.to(parameter.device), state)
 
@@ -134,10 +134,10 @@ class States:
         for key, value in scalars.items():
             name, _, state = key[len("optimizer/0/") :].rpartition("/")
             counted[name][state] = value.item()
-        pieces: dict[int, list[tuple[str, nn.Parameter, torch.Tensor, dict[str, Any]]]] = {}
+        shards: dict[int, list[tuple[str, nn.Parameter, torch.Tensor, dict[str, Any]]]] = {}
         for each in self._trained():
-            pieces.setdefault(id(each[2]), []).append(each)
-        for named in pieces.values():
+            shards.setdefault(id(each[2]), []).append(each)
+        for named in shards.values():
             self._count(named, {name: counted[name] for name, *_ in named if name in counted})
         self._link()
 

@@ -194,7 +194,7 @@ class DeepSpeedStrategy(DeferringStrategy):
         """At stage 3, construct on the "meta" device: parameters get their values a layer at a time."""
         return super().module_init_context() if self.configuration.stage == 3 else None
 
-    def takes_up(self, shards: object) -> bool:
+    def can_restore(self, shards: object) -> bool:
         """Whether stage 3 left them, whose parts `setup` makes whole again."""
         from stratagem_deepspeed.kept import KeptParts
 

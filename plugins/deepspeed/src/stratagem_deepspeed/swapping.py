@@ -38,7 +38,7 @@ def sub_group_of(zero: Any, parameter: nn.Parameter) -> int:
     return int(zero.grad_position[zero.get_param_id(parameter)][0])
 
 
-def write_piece(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: str | None = None) -> None:
+def write_shard(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: str | None = None) -> None:
     """Set this rank's part of a parameter that the engine steps, or of one of its states.
 
     The engine's own access per shard fails on parameters that are on NVMe.

@@ -66,7 +66,7 @@ class DiLoCoPrepared(DriftingPrepared):
             if settings.due(fragment, self.steps):
                 self._send(fragment)
         while self._in_flight and self._in_flight[0].sent_at + settings.overlap_steps <= self.steps:
-            self._take_up(self._in_flight.pop(0))
+            self._apply(self._in_flight.pop(0))
 
     def _send(self, fragment: int) -> None:
         names = [name for name in self._fragments[fragment] if name in self._trained]
@@ -75,7 +75,7 @@ class DiLoCoPrepared(DriftingPrepared):
         exchange = MeanExchange(flat, self._group if names else None, self._settings.sent_as)
         self._in_flight.append(_InFlight(fragment, names, self.steps, exchange))
 
-    def _take_up(self, sent: _InFlight) -> None:
+    def _apply(self, sent: _InFlight) -> None:
         frozen = {name for name in sent.names if not self._named[name].requires_grad}
         self._outer.step(sent.names, sent.exchange.result(), frozen)
         with torch.no_grad():

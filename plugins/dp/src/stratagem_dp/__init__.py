@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DDP2Strategy", "DataParallelStrategy"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".ddp2": "DDP2Strategy",
-        ".strategy": "DataParallelStrategy",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".ddp2": "DDP2Strategy",
+            ".strategy": "DataParallelStrategy",
+        },
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -93,6 +95,10 @@ def replicate(module: nn.Module, device: torch.device) -> Replica:
     replica = Replica({id(each): empty_copy(each) for each in module.modules()})
     for each in module.modules():
         copy = replica.modules[id(each)]
+        if "forward" in vars(each):
+            vars(copy)["forward"] = deepcopy(
+                vars(each)["forward"], dict(replica.modules)
+            )  # bound to the copy
         for name, child in own_children(each).items():
             if child is not None:
                 own_children(copy)[name] = replica.modules[id(child)]
@@ -113,7 +119,18 @@ def replicate(module: nn.Module, device: torch.device) -> Replica:
             if buffer is not None:
                 own_buffers(copy)[name] = twin = buffer.to(device, copy=True)
                 replica.copied.append(_copied(each, name, buffer, twin))
+    _bind_forwards(module, replica)
     return replica
+
+
+def _bind_forwards(module: nn.Module, replica: Replica) -> None:
+    """Let forwards that are attributes of a module, as of recomputed activations, compute with the copies."""
+    own = [each for each in module.modules() if "forward" in vars(each)]
+    if own:
+        tensors = {id(each.original): each.copy for each in replica.copied}
+        for each in own:
+            forward = vars(each)["forward"]
+            vars(replica.modules[id(each)])["forward"] = deepcopy(forward, {**replica.modules, **tensors})
 
 
 def refuse_uncopyable(module: nn.Module) -> None:
@@ -134,6 +151,11 @@ def refuse_uncopyable(module: nn.Module) -> None:
             raise ConfigError(
                 f"{where} is made by torch.compile, and can't be copied to several devices: call "
                 f"{name or 'module'}.compile() in place of torch.compile(…), or choose strategy='ddp'"
+            )
+        if isinstance(vars(each).get("forward"), FunctionType):
+            raise ConfigError(
+                f"{where} has a function as its forward, which computes with this module and not with its copies: "
+                "bind it as a method, as types.MethodType(function, module), or choose strategy='ddp'"
             )
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from stratagem import SetupRequest
 from stratagem.errors import DataError
+from stratagem.sdk.loops import weight_of
 from stratagem.sdk.tensors import map_tensors
 from stratagem_dp.replicas import Replica, refuse_uncopyable, replicate
 
@@ -98,7 +99,12 @@ def _merged(outputs: list[Any], sizes: list[int]) -> Any:
     """Return the outputs of parts as one; a part that returned None adds nothing to a loss, and counts."""
     merged = merge(outputs, sizes)
     loss = merged.get("loss") if isinstance(merged, dict) else merged
-    if not isinstance(loss, torch.Tensor) or loss.dim() > 0 or not loss.requires_grad:
+    if (
+        weight_of(merged) is not None
+        or not isinstance(loss, torch.Tensor)
+        or loss.dim() > 0
+        or not loss.requires_grad
+    ):
         return merged
     some = sum(size for output, size in zip(outputs, sizes) if output is not None) / sum(sizes)
     if some == 1:

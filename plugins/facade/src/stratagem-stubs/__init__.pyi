@@ -43,6 +43,7 @@ from stratagem.precision.wrapper import PrecisionWrapper as PrecisionWrapper
 from stratagem.runtime.runtime import Runtime as Runtime
 from stratagem.strategies.base import ParallelStrategy as ParallelStrategy
 from stratagem.strategies.base import Strategy as Strategy
+from stratagem.strategies.loss_sum import LossSum as LossSum
 from stratagem.strategies.prepared import Prepared as Prepared
 from stratagem.strategies.prepared import place as place
 from stratagem.strategies.process_group import ProcessGroupStrategy as ProcessGroupStrategy
@@ -99,6 +100,7 @@ __all__ = [
     "LocalCollectives",
     "Logger",
     "LoopPlan",
+    "LossSum",
     "ModelCheckpoint",
     "Module",
     "ModuleSteps",

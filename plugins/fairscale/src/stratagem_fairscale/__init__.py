@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FairScalePipeStrategy", "FairScaleShardedStrategy"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {".pipe": "FairScalePipeStrategy", ".strategy": "FairScaleShardedStrategy"}
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__, {".pipe": "FairScalePipeStrategy", ".strategy": "FairScaleShardedStrategy"}
+    )

@@ -123,7 +123,7 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
         """Whether a parameter's gradient is sent together with others."""
         return id(parameter) in self._slots
 
-    def take_up_groups(self) -> None:
+    def include_added_groups(self) -> None:
         """Look again which parameters the optimizers have."""
         shares = [share for oss in self._sharded_optimizers for share in oss._per_device_params.values()]
         self._all_params = [parameter for share in shares for own in share for parameter in own]

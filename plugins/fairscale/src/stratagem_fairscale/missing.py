@@ -40,15 +40,15 @@ class MissingGradients:
             if not missing:
                 break
             if rank != self._rank:
-                missing &= self._told(window, rank)
+                missing &= self._lacking_on(window, rank)
         return missing
 
-    def _told(self, window: int, rank: int) -> set[int]:
+    def _lacking_on(self, window: int, rank: int) -> set[int]:
         key = self._key(window, rank)
         if not self._store.check([key]):
             return set()
-        told, *lacking = map(int, self._store.get(key).split())
-        return set(lacking) if told == window else set()
+        written_in, *lacking = map(int, self._store.get(key).split())
+        return set(lacking) if written_in == window else set()
 
     def _key(self, window: int, rank: int) -> str:
         return f"{self._prefix}/{rank}/{window % _KEPT}"

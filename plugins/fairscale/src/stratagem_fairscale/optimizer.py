@@ -70,7 +70,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
     @property
     def owned(self) -> list[torch.Tensor]:
         """The parameters whose states this rank keeps."""
-        self.take_up_groups()
+        self.include_added_groups()
         return [parameter for group in self.optim.param_groups for parameter in group["params"]]
 
     def owner_of(self, parameter: torch.Tensor) -> int:
@@ -84,7 +84,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         """Add a group as to any optimizer; it is applied before the next forward, as one added to `whole`."""
         Optimizer.add_param_group(self, param_group)
 
-    def take_up_groups(self) -> None:
+    def include_added_groups(self) -> None:
         """Share out the parameters of groups that were added.
 
         OSS shares all of them out again, by which of them are trained now: earlier ones would change their rank.
@@ -134,7 +134,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step this rank's parameters, then broadcast each rank's to all. Collective."""
-        self.take_up_groups()
+        self.include_added_groups()
         if not all(buffer.holds_all() for buffer in parameter_buffers(self)):
             self._setup_flat_buffers()  # the user gave a parameter other data: `parameter.data = …`
         self.optim.state = self.state  # the user's code may have replaced them
@@ -183,7 +183,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up groups, and of the states those of `owned`; positions count all parameters."""
-        self.take_up_groups()
+        self.include_added_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state
 

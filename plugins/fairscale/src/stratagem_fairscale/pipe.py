@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -49,7 +49,7 @@ class FairScalePipeStrategy(Strategy):
         parallel_devices: Sequence[torch.device] | None = None,
         balance: Sequence[int] | None = None,
         chunks: int | None = None,
-        checkpoint: str = "never",
+        checkpoint: Literal["never", "except_last", "always"] = "never",
         sequential_module: str | None = None,
         **options: Unpack[StrategyOptions],
     ) -> None:

@@ -85,8 +85,8 @@ class GradientReducer:
         self.set_aside()
         if sum(len(each.param_groups) for each in self._optimizers) != self._groups:
             for each in self._optimizers:
-                each.take_up_groups()
-            self.engine.take_up_groups()
+                each.include_added_groups()
+            self.engine.include_added_groups()
             self._arrange()
         self._forwarded.update(id(p) for p in self._order if p.requires_grad)
 

@@ -23,13 +23,14 @@ __all__ = [
     "move_the_rest",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".options": "mixed_precision",
-        ".prepared": "FSDPPrepared",
-        ".sharding": "Sharded inside move_the_rest",
-        ".strategy": "FSDPStrategy",
-        ".unit_prepared": "UnitPrepared",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".options": "mixed_precision",
+            ".prepared": "FSDPPrepared",
+            ".sharding": "Sharded inside move_the_rest",
+            ".strategy": "FSDPStrategy",
+            ".unit_prepared": "UnitPrepared",
+        },
+    )

@@ -170,7 +170,7 @@ def mixed_precision(
     )
 
 
-def moot_notes(
+def ignored_option_warnings(
     *,
     backward_prefetch: BackwardPrefetch | str | None,
     forward_prefetch: bool,

@@ -64,7 +64,7 @@ class ShardMirror:
         """A number of all in-place changes that autograd's version counters show, equal where they are equal."""
         self._uncounted = torch.zeros((), dtype=torch.int64)
         self._uncounted_in = 0
-        self._take_ups = 0
+        self._write_backs = 0
         for unit in self._units:
             module = unit.module
             # Before torch's, which would compute with other tensors than the module has.
@@ -84,7 +84,7 @@ class ShardMirror:
             ConfigError: a shard was changed while its gathered copy was in use.
         """
         for unit in self._units:
-            self._take_up(unit)
+            self._write_back(unit)
             unit.share_hooks()
 
     @property
@@ -125,20 +125,22 @@ class ShardMirror:
         unit.remember_versions()
 
     def _before_freeing(self, unit: _Unit, *_: Any) -> None:
-        self._take_up(unit)
+        self._write_back(unit)
 
-    def _take_up(self, unit: _Unit) -> None:
+    def _write_back(self, unit: _Unit) -> None:
         if unit.is_gathered():
-            self._take_ups += 1
+            self._write_backs += 1
             unit.match_requires_grad()
             counted, uncounted = [], []
             for pair in unit.pairs:
-                change = pair.take_up_change()
+                change = pair.write_back()
                 if change == COUNTED:
                     counted.append(pair.whole)
                 elif change == UNCOUNTED:
                     uncounted.append(pair.whole)
-                    self._uncounted_in = crc32(f"{self._take_ups} {pair.name}".encode(), self._uncounted_in)
+                    self._uncounted_in = crc32(
+                        f"{self._write_backs} {pair.name}".encode(), self._uncounted_in
+                    )
             if counted:
                 number = fingerprint(counted, counted[0].device)
                 self.changes = self.changes.to(number.device) * 31 + number
@@ -212,11 +214,11 @@ class _Pair:
             set_post_accumulate_hooks(self.sharded, accumulated)
             set_post_accumulate_hooks(self.copy, None)
 
-    def take_up_change(self) -> str:
+    def write_back(self) -> str:
         """Write the copy's changes to the shard; return NONE, COUNTED or UNCOUNTED."""
         whole, shard = self.whole, local_of(self.sharded)
         if local_of(self.copy).data_ptr() != whole.data_ptr():
-            self._take_back(whole)
+            self._copy_replaced_data(whole)
         versions = (_version(self.copy), _version(self.sharded))
         if versions[1] != self.versions[1]:
             raise ConfigError(
@@ -241,7 +243,7 @@ class _Pair:
             return NONE
         return COUNTED if is_counted else UNCOUNTED if is_other else NONE
 
-    def _take_back(self, whole: torch.Tensor) -> None:
+    def _copy_replaced_data(self, whole: torch.Tensor) -> None:
         """`parameter.data = tensor` took the copy out of the memory into which torch gathers."""
         _write(whole, local_of(self.copy).detach())
         if isinstance(self.copy, DTensor):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from stratagem_sharding.deferring import DeferringStrategy
@@ -92,7 +92,7 @@ class FSDPStrategy(DeferringStrategy):
         sync_module_states: bool = True,
         device_mesh: DeviceMesh | Sequence[int] | None = None,
         activation_checkpointing_policy: Policy = None,
-        buffers: str = "equal",
+        buffers: Literal["equal", "local"] = "equal",
         ignored_modules: Policy | Iterable[nn.Module] = None,
         reshard_after_forward: bool | int | None = None,
         **further: Unpack[ProcessGroupOptions],
@@ -132,19 +132,19 @@ class FSDPStrategy(DeferringStrategy):
         """Construct on the "meta" device, recorded unless `param_init_fn` is going to fill it."""
         return super().module_init_context() if self.param_init_fn is None else torch.device("meta")
 
-    def takes_up(self, shards: object) -> bool:
+    def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors: this strategy, or another on `fully_shard`."""
         return isinstance(shards, KeptShards)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module in shards."""
-        self._say_what_is_moot(request)
+        self._warn_of_ignored_options(request)
         construction = self.pop_deferred_init(request.original_module)
         return FSDPPrepared(request, shard(request, self, construction), self.buffers)
 
-    def _say_what_is_moot(self, request: SetupRequest) -> None:
-        notes = options.moot_notes(
+    def _warn_of_ignored_options(self, request: SetupRequest) -> None:
+        notes = options.ignored_option_warnings(
             backward_prefetch=self.backward_prefetch,
             forward_prefetch=self.forward_prefetch,
             limit_all_gathers=self.limit_all_gathers,

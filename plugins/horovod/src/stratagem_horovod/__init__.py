@@ -12,4 +12,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Horovod", "HorovodStrategy"]
 
-__getattr__, __dir__ = lazy_names(__name__, {".environment": "Horovod", ".strategy": "HorovodStrategy"})
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(__name__, {".environment": "Horovod", ".strategy": "HorovodStrategy"})

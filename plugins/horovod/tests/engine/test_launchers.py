@@ -46,12 +46,12 @@ class Net(stratagem.Module):
     def on_train_end(self):
         import horovod.torch as hvd
 
-        told = {
+        reported = {
             "controller": "mpi" if hvd.mpi_enabled() else "gloo",
             "place": [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()],
             "weights": [value for p in self.parameters() for value in p.flatten().tolist()],
         }
-        Path(self.folder, f"{self.global_rank}.json").write_text(json.dumps(told))
+        Path(self.folder, f"{self.global_rank}.json").write_text(json.dumps(reported))
 """
 FIT = [
     *("fit", "net.py:Net", "--strategy", "horovod", "--accelerator", "cpu", "--max-epochs", "2"),
@@ -127,8 +127,8 @@ def test_two_nodes(tmp_path: Path, alone: object) -> None:
     command = ["stratagem", *FIT, "--devices", "2", *together]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     started = [subprocess.Popen(command, cwd=tmp_path, env=environ, **pipes) for _ in range(2)]
-    told = [process.communicate(timeout=200)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], told
+    reported = [process.communicate(timeout=200)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], reported
     found = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("[0-9].json"))]
     assert [each["place"] for each in found] == [[rank, 4, rank % 2, 2, rank // 2, 2] for rank in range(4)]
     for each in found:

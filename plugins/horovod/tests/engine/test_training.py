@@ -200,7 +200,7 @@ class Kinds(nn.Module):
 def gradients(runtime: Any) -> dict[str, Tensor | None]:
     plain = Kinds()
     module, optimizer = runtime.setup(plain, sgd(plain))
-    module(1.0 + hvd().rank()).backward()  # called by the loop itself: averaged when somebody looks
+    module(1.0 + hvd().rank()).backward()  # called by the loop itself: averaged when it is read
     runtime.clip(optimizer, max_norm=1e9)
     return {name: parameter.grad for name, parameter in plain.named_parameters()}
 
@@ -246,7 +246,7 @@ def ends_early(runtime: Any) -> None:
         optimizer.step()
 
 
-def test_a_rank_that_ends_is_told_and_leaves_nobody_waiting() -> None:
+def test_a_rank_that_ends_is_reported_and_leaves_no_rank_waiting() -> None:
     with pytest.raises(WorkerError, match="the first batch is cursed"):
         launched(ends_early)
 

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HPUAccelerator", "HPUParallelStrategy", "SingleHPUStrategy"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".accelerator": "HPUAccelerator",
-        ".parallel": "HPUParallelStrategy",
-        ".single": "SingleHPUStrategy",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".accelerator": "HPUAccelerator",
+            ".parallel": "HPUParallelStrategy",
+            ".single": "SingleHPUStrategy",
+        },
+    )

@@ -12,4 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IPUAccelerator", "IPUStrategy"]
 
-__getattr__, __dir__ = lazy_names(__name__, {".accelerator": "IPUAccelerator", ".strategy": "IPUStrategy"})
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__, {".accelerator": "IPUAccelerator", ".strategy": "IPUStrategy"}
+    )

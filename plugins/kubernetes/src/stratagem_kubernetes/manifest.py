@@ -145,6 +145,8 @@ def _on_exit(action: str, code: int) -> dict[str, Any]:
     return {
         "action": action,
         "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [code]},
+        # kubernetes/kubernetes#120204: before 1.29, a rule without the field was refused; empty, it means nothing.
+        "onPodConditions": [],
     }
 
 

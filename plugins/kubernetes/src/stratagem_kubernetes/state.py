@@ -28,7 +28,7 @@ def status_of(owner: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> Pl
         if name in conditions:
             return PlaceStatus("finished", name, 0)
     if "Failed" in conditions:
-        return PlaceStatus("failed", _told(conditions["Failed"]), exit_code(pods))
+        return PlaceStatus("failed", _described(conditions["Failed"]), exit_code(pods))
     phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
     if "Running" in phases:
         return PlaceStatus("running", f"{phases.count('Running')} of {len(phases)} pods are running")
@@ -68,9 +68,11 @@ def _waits_for(pod: Mapping[str, Any]) -> str:
     for container in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
         waiting = container.get("state", {}).get("waiting")
         if waiting:
-            return _told(waiting)
-    return next((_told(each) for each in status.get("conditions", []) if each.get("status") == "False"), "")
+            return _described(waiting)
+    return next(
+        (_described(each) for each in status.get("conditions", []) if each.get("status") == "False"), ""
+    )
 
 
-def _told(said: Mapping[str, Any]) -> str:
+def _described(said: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (said.get("reason", ""), said.get("message", ""))))

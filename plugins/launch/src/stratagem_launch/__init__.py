@@ -60,20 +60,21 @@ __all__ = [
     "stopping",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".elastic": "ElasticLauncher",
-        ".fork_server": "preload_fork_server",
-        ".guard": "die_with",
-        ".hangs.heartbeat": "Heartbeat",
-        ".leftovers": "folder_lock",
-        ".preemption": "STOP_SIGNALS Preempted PreemptionWatch StopConditions check_stop_signals",
-        ".rendezvous.network": "loopback_variables",
-        ".restart_states": "LAUNCH_VARIABLE can_save_restart_state restart_state save_restart_state",
-        ".slurm_job": "SlurmJob",
-        ".stop_points": "preemption_watch stopping",
-        ".transfer.pickling": "loads sending",
-        ".transfer.shared": "shared",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".elastic": "ElasticLauncher",
+            ".fork_server": "preload_fork_server",
+            ".guard": "die_with",
+            ".hangs.heartbeat": "Heartbeat",
+            ".leftovers": "folder_lock",
+            ".preemption": "STOP_SIGNALS Preempted PreemptionWatch StopConditions check_stop_signals",
+            ".rendezvous.network": "loopback_variables",
+            ".restart_states": "LAUNCH_VARIABLE can_save_restart_state restart_state save_restart_state",
+            ".slurm_job": "SlurmJob",
+            ".stop_points": "preemption_watch stopping",
+            ".transfer.pickling": "loads sending",
+            ".transfer.shared": "shared",
+        },
+    )

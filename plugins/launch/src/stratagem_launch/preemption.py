@@ -100,12 +100,12 @@ class PreemptionWatch:
 
     Attributes:
         reason: why the run is to stop, once ranks agree that it is.
-        told_at: when this rank knew, by `time.monotonic`; None before.
+        notified_at: when this rank knew, by `time.monotonic`; None before.
     """
 
     def __init__(self, collectives: Collectives, conditions: StopConditions) -> None:
         self.reason: str | None = None
-        self.told_at: float | None = None
+        self.notified_at: float | None = None
         self._collectives, self._conditions = collectives, conditions
         self._numbers = [int(getattr(signal, name)) for name in conditions.signals if hasattr(signal, name)]
         names = [signal.Signals(number).name for number in self._numbers]
@@ -179,9 +179,9 @@ class PreemptionWatch:
         if not self._came and self._stop_at is not None and time.time() >= self._stop_at:
             limits = self._conditions.limits
             self._came = self._reasons.index(min(limits, key=lambda name: limits[name]))
-            self.told_at = time.monotonic()
+            self.notified_at = time.monotonic()
         return self._came
 
     def _take(self, number: int, frame: object) -> None:
         if not self._came:
-            self._came, self.told_at = self._reasons.index(signal.Signals(number).name), time.monotonic()
+            self._came, self.notified_at = self._reasons.index(signal.Signals(number).name), time.monotonic()

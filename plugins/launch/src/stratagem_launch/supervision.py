@@ -63,7 +63,7 @@ class Supervision:
         self._launch_dir, self._stop_request = launch_dir, stop
         self._is_ending = is_ending
         self._signalled: float | None = None
-        self._told_in: int | None = None
+        self._notified_attempt: int | None = None
         """The attempt that was asked to stop."""
         self._workers: dict[int, _Worker] = {}
         self._hangs, self._tells_hangs = HangWatch(launch_dir.path), tells_hangs
@@ -151,7 +151,7 @@ class Supervision:
 
     def failure_so_far(self) -> Failure | None:
         """Return what `first_failure` would, of a launch that is ended from here; None where nothing failed."""
-        attempt = self._told_in
+        attempt = self._notified_attempt
         return self.first_failure({}, attempt=attempt) if attempt in self._trouble else None
 
     def preempted(self) -> Preempted | None:
@@ -241,9 +241,11 @@ class Supervision:
                     _kill(worker)
             stop = self._stop_request
             if stop is not None and stop.number is not None:
-                self._told_in = self._latest() if self._told_in is None else self._told_in
+                self._notified_attempt = (
+                    self._latest() if self._notified_attempt is None else self._notified_attempt
+                )
                 # A run that was asked to stop isn't restarted.
-                if stop.is_over or self._latest() > self._told_in:
+                if stop.is_over or self._latest() > self._notified_attempt:
                     stop.force()
 
     def _latest(self) -> int:

@@ -60,7 +60,7 @@ def test_gathered_tensors_may_differ_in_shape():
     assert "different" not in judge(both, 3).sentence
 
 
-def test_without_collectives_the_rank_that_waits_for_nobody_is_named():
+def test_without_collectives_the_rank_that_does_not_wait_is_named():
     verdict = judge([rank(0), rank(1, stack=USER)], 3)
     assert verdict.ranks == (1,)
 
@@ -84,7 +84,7 @@ def test_stacks_are_read_with_the_main_thread_first(tmp_path: Path) -> None:
     assert read_stacks(str(tmp_path / "none")) == []
 
 
-def test_collectives_of_groups_with_one_description_are_told_apart(tmp_path: Path) -> None:
+def test_collectives_of_groups_with_one_description_are_distinguished(tmp_path: Path) -> None:
     entry = {
         "collective_seq_id": 1,
         "record_id": 0,

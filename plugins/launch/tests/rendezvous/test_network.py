@@ -52,29 +52,29 @@ def test_no_address_towards_what_is_none(endpoint: str) -> None:
 
 
 @pytest.mark.skipif(own_address().startswith("127."), reason="this machine has no network but its loopback")
-def test_gloo_is_told_an_interface_where_the_name_leads_to_the_loopback(
+def test_gloo_gets_an_interface_where_the_name_leads_to_the_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     named(monkeypatch, "127.0.1.1")
-    told = gloo_variables(f"{own_address()}:29400", {})
-    assert told["GLOO_SOCKET_IFNAME"] in [name for _, name in socket.if_nameindex()]
-    assert told["GLOO_SOCKET_IFNAME"] != "lo"
+    reported = gloo_variables(f"{own_address()}:29400", {})
+    assert reported["GLOO_SOCKET_IFNAME"] in [name for _, name in socket.if_nameindex()]
+    assert reported["GLOO_SOCKET_IFNAME"] != "lo"
 
 
-def test_gloo_is_told_nothing_where_the_name_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_gets_no_interface_where_the_name_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     named(monkeypatch, "192.0.2.7")
     assert gloo_variables(f"{own_address()}:29400", {}) == {}
 
 
-def test_gloo_is_told_nothing_where_nodes_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_gets_no_interface_where_nodes_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     named(monkeypatch, "127.0.0.1")
     assert gloo_variables("127.0.0.1:29400", {}) == {}
 
 
 def test_on_one_node_workers_listen_on_the_loopback() -> None:
-    told = loopback_variables()
-    assert set(told) == {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
-    assert set(told.values()) <= {"lo", "lo0"}
+    reported = loopback_variables()
+    assert set(reported) == {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+    assert set(reported.values()) <= {"lo", "lo0"}
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_name_may_become_known_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == ["trainer-0.trainers"] * 3
 
 
-def test_a_name_that_nobody_knows_is_refused_in_time() -> None:
+def test_an_unknown_name_is_refused_in_time() -> None:
     plan = LaunchPlan(1, num_nodes=2, rdzv_endpoint="nowhere.invalid:1", rdzv_conf={"join_timeout": "1"})
     with pytest.raises(ConfigError, match=r"'nowhere\.invalid', which had no address for 1 s .*join_timeout"):
         ElasticLauncher(plan).launch(Task(bool))

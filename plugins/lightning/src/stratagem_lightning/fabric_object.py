@@ -59,16 +59,16 @@ class Fabric(Runtime):
     ) -> None:
         others, parts = take_parts(plugins, {"precision": precision})
         precision = parts.pop("precision", precision)
+        if isinstance(precision, (int, str, type(None))):
+            precision = PRECISIONS.get(precision, precision)
         for name in ("requeue", "stop_signals"):  # of a trainer
             parts.pop(name, None)
         super().__init__(
             strategy=StrategyRegistry.resolved(strategy),
             accelerator=accelerator,
-            devices=devices,
+            devices=devices,  # type: ignore[arg-type]  # Fabric's type, which has texts
             num_nodes=num_nodes,
-            precision=PRECISIONS.get(precision, precision)
-            if isinstance(precision, (int, str, type(None)))
-            else precision,
+            precision=precision,
             plugins=others,
             **parts,
         )
@@ -191,11 +191,11 @@ class Fabric(Runtime):
             raise ConfigError("all_gather takes no group: it gathers from all ranks")
         return in_tensors(data, self.device) if self.world_size == 1 else super().all_gather(data, sync_grads)
 
-    def all_reduce(self, data: Any, group: Any = None, reduce_op: str = "mean") -> Any:
+    def all_reduce(self, data: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduce what all ranks have. Collective."""
         if group is not None:
             raise ConfigError("all_reduce takes no group: it reduces over all ranks")
-        return super().all_reduce(data, reduce_op)  # type: ignore[arg-type]  # checked there
+        return super().all_reduce(data, reduce_op)
 
     def clip_gradients(
         self,
@@ -279,9 +279,11 @@ class Fabric(Runtime):
         """Seed all generators of this process, and return the seed."""
         return seed_everything(seed, workers, verbose)
 
-    def __getattr__(self, name: str) -> Any:
-        # Only for missing attributes.
-        raise AttributeError(no_member("Fabric", name))
+    if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any attribute
+
+        def __getattr__(self, name):
+            # Only for missing attributes.
+            raise AttributeError(no_member("Fabric", name))
 
     # Callbacks and loggers ----------------------------------------------------------------------------
 

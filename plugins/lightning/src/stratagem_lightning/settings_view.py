@@ -66,7 +66,8 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
     @property
     def accumulate_grad_batches(self) -> int:
         """Batches per optimizer step; of the current epoch while a fit runs."""
-        is_fit = self._state is not None and self._state.stage == "fit"
+        live = self.current_stage.live
+        is_fit = live is not None and live.stage == "fit"
         return self.state.micro_batches if is_fit else self.settings.accumulate_grad_batches
 
     @accumulate_grad_batches.setter

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import stratagem_trainer.callbacks
 import torch
@@ -43,6 +43,13 @@ from stratagem_lightning.uncalled import refuse_uncalled
 MAX_EPOCHS = 1000
 """Where nothing limits a fit."""
 SANITY_STEPS = 2
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class NoOptions(TypedDict):
+    """No further keyword: those that are given are refused, with the name of today's."""
 
 
 class Trainer(SettingsView):
@@ -94,7 +101,7 @@ class Trainer(SettingsView):
         default_root_dir: str | os.PathLike[str] | None = None,
         enable_autolog_hparams: bool = True,
         model_registry: str | None = None,
-        **further: Any,
+        **further: Unpack[NoOptions],
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "further")}
         refuse_further(further, given)
@@ -138,7 +145,7 @@ class Trainer(SettingsView):
         super().save_checkpoint(path + FOLDER, weights_only)
         if self.is_global_zero:
             write = partial(write_file, os.path.abspath(path), facts(self))
-            if self._state is None:
+            if self.current_stage.live is None:
                 write()
             else:
                 self.when_saved(write)
@@ -183,7 +190,8 @@ class Trainer(SettingsView):
 
     def leave(self) -> None:
         """End the stage in this process."""
-        for callback in self._state.hooks.callbacks if self._state is not None else ():
+        live = self.current_stage.live
+        for callback in live.hooks.callbacks if live is not None else ():
             for name in ("log", "log_dict"):
                 vars(callback).pop(name, None)
         super().leave()
@@ -236,11 +244,13 @@ class Trainer(SettingsView):
         """The module."""
         return self.model
 
-    def __getattr__(self, name: str) -> Any:
-        # Only of what isn't there.
-        if name in MEMBERS["Trainer"]:
-            raise AttributeError(no_member("Trainer", name))
-        return super().__getattr__(name)
+    if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any attribute
+
+        def __getattr__(self, name):
+            # Only of what isn't there.
+            if name in MEMBERS["Trainer"]:
+                raise AttributeError(no_member("Trainer", name))
+            return super().__getattr__(name)
 
 
 def _adapted(kwargs: dict[str, Any]) -> dict[str, Any]:

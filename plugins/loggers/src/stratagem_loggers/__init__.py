@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CometLogger", "MLFlowLogger", "WandbLogger"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".comet": "CometLogger",
-        ".mlflow": "MLFlowLogger",
-        ".wandb": "WandbLogger",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".comet": "CometLogger",
+            ".mlflow": "MLFlowLogger",
+            ".wandb": "WandbLogger",
+        },
+    )

@@ -15,4 +15,5 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryCheckpoint", "PeerMemory"]
 
-__getattr__, __dir__ = lazy_names(__name__, {".callback": "MemoryCheckpoint", ".extension": "PeerMemory"})
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(__name__, {".callback": "MemoryCheckpoint", ".extension": "PeerMemory"})

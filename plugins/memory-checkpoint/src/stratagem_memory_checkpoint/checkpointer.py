@@ -45,7 +45,7 @@ class PeerCheckpointer(CheckpointerWrapper):
             return
         collectives, folder = self._collectives, self._path(path)
         on_every_rank(collectives, lambda: self._make_room(folder))
-        with _told_when_full(path):
+        with _explained_when_full(path):
             mine, manifest = write_node_folder(collectives, folder, checkpoint)
             copy_to_neighbours(collectives, folder, mine)
         on_every_rank(collectives, lambda: self._complete(folder, manifest))
@@ -59,7 +59,7 @@ class PeerCheckpointer(CheckpointerWrapper):
         manifest = next((each for each in manifests if each is not None), None)
         if manifest is None:
             raise CheckpointError(f"no node has a whole checkpoint {path} in its memory")
-        with _told_when_full(path):
+        with _explained_when_full(path):
             copy_missing(collectives, folder, file_sizes(manifest, path), path)
         on_every_rank(collectives, lambda: self._complete(folder, manifest))
         return open_node_folder(collectives, folder, path, verify)
@@ -121,7 +121,7 @@ def _read(folder: str) -> bytes | None:
 
 
 @contextmanager
-def _told_when_full(path: str) -> Iterator[None]:
+def _explained_when_full(path: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:

@@ -21,13 +21,14 @@ __all__ = [
     "sum_over_sequence",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".blocks": "BlockPlan",
-        ".context.live": "sum_over_sequence",
-        ".context.plan": "ContextPlan",
-        ".context.strategy": "ContextParallelStrategy",
-        ".strategy": "ModelParallelStrategy",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".blocks": "BlockPlan",
+            ".context.live": "sum_over_sequence",
+            ".context.plan": "ContextPlan",
+            ".context.strategy": "ContextParallelStrategy",
+            ".strategy": "ModelParallelStrategy",
+        },
+    )

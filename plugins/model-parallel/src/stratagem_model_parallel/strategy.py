@@ -113,7 +113,7 @@ class ModelParallelStrategy(DeferringStrategy):
         collectives.arrange(self.open_mesh(shape, (DATA, TENSOR), request.device.type), DATA)
         return collectives
 
-    def takes_up(self, shards: object) -> bool:
+    def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors, split alike."""
         return isinstance(shards, KeptShards)
 

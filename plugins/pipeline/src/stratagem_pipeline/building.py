@@ -90,7 +90,7 @@ def build(
         if strategy.split_points is None
         else _trace(request, strategy.split_points, stand_in, micro_batches)
     )
-    layers: list[nn.Module] = list(net.children()) if trace is None else list(trace.pieces)
+    layers: list[nn.Module] = list(net.children()) if trace is None else list(trace.stages)
     refuse_more_stages(len(layers), stages)
     placement = Placement(request.original_module, pipe, request.collectives, construction, request.device)
     balance = strategy.balance
@@ -104,8 +104,8 @@ def build(
     placement.assign(of_stage, ranks)
     placement.fill()
     request.precision.convert_module(request.module)
-    for piece in () if trace is None else trace.pieces:
-        piece.link()
+    for stage in () if trace is None else trace.stages:
+        stage.link()
     inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
     line = Line(
         pipe,

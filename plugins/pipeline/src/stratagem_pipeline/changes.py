@@ -26,7 +26,7 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for (_, owner, key), (buffer, version, value) in before.items():
                 own_buffers(owner)[key] = buffer
-                if tensor_version(buffer) != version or _is_untold(owner):
+                if tensor_version(buffer) != version or _changes_uncounted(owner):
                     buffer.copy_(value)
 
 
@@ -76,7 +76,7 @@ class Changes:
         changed = {}
         for (name, owner, key), (buffer, version, value) in self._before.items():
             now = own_buffers(owner).get(key)
-            if now is buffer and tensor_version(now) == version and not _is_untold(owner):
+            if now is buffer and tensor_version(now) == version and not _changes_uncounted(owner):
                 continue
             if now is None or now.shape != value.shape or not torch.equal(now, value):
                 changed[name] = owner
@@ -87,7 +87,7 @@ class Changes:
         names = [name for name, owner in changed.items() if id(owner) not in layers]
         return {name: self._module.get_buffer(name).detach() for name in names}
 
-    def take_up(self, values: dict[str, torch.Tensor]) -> None:
+    def apply(self, values: dict[str, torch.Tensor]) -> None:
         """Put what `values` returned on another rank into this rank's buffers."""
         for name, value in values.items():
             prefix, _, key = name.rpartition(".")
@@ -154,7 +154,7 @@ def refuse_batch_norms(module: nn.Module) -> None:
             )
 
 
-def _is_untold(owner: nn.Module) -> bool:
+def _changes_uncounted(owner: nn.Module) -> bool:
     """Whether buffers may change with no other version: `F.batch_norm` and `F.instance_norm` count none."""
     return owner.training and "running_mean" in own_buffers(owner)
 
@@ -167,8 +167,8 @@ def _buffers(module: nn.Module, known: _Buffers | None = None) -> _Buffers:
                 continue
             place = (f"{prefix}.{key}" if prefix else key, owner, key)
             old = None if known is None else known.get(place)
-            told = old is not None and old[0] is buffer and old[1] == tensor_version(buffer)
-            if old is not None and told and not _is_untold(owner):
+            is_same = old is not None and old[0] is buffer and old[1] == tensor_version(buffer)
+            if old is not None and is_same and not _changes_uncounted(owner):
                 found[place] = old  # no copy per batch of what stays as it is, such as masks
             else:
                 found[place] = (buffer, tensor_version(buffer), buffer.detach().clone())

@@ -32,7 +32,7 @@ class Outcome:
     def __init__(self, pipe: Collectives, source: int, device: torch.device) -> None:
         self._pipe, self._source, self._device = pipe, source, device
         self._layout: tuple[Any, tuple[Any, ...]] = (None, ())
-        self._told: bytes | None = None
+        self._sent_layout: bytes | None = None
 
     def share(self, value: Any = None) -> Any:
         """Return the source's value, detached, on every rank. Collective in the copy.
@@ -49,8 +49,8 @@ class Outcome:
         if is_source:
             spec, leaves = flattened(value)
             kinds = tuple(_kind(leaf, numbers, tensors) for leaf in leaves)
-            told = pickle.dumps((spec, kinds))
-            changed, self._told = told != self._told, told
+            pickled = pickle.dumps((spec, kinds))
+            changed, self._sent_layout = pickled != self._sent_layout, pickled
             self._layout = (spec, kinds)
         message = torch.zeros(SIZE, dtype=torch.float64)
         message[0] = float(changed)
@@ -66,8 +66,8 @@ class Outcome:
             if is_source:
                 rest[:] = torch.tensor(numbers[SIZE - 1 :], dtype=torch.float64)
             received += self._pipe.broadcast(rest, self._source).tolist()
-        told_numbers, told_tensors = iter(received[1:]), iter(tensors)
-        leaves = [self._leaf(kind, told_numbers, told_tensors, is_source) for kind in kinds]
+        numbers_received, tensors_left = iter(received[1:]), iter(tensors)
+        leaves = [self._leaf(kind, numbers_received, tensors_left, is_source) for kind in kinds]
         # What was computed here keeps its precision and its types.
         return value if is_source else rebuilt(spec, leaves)
 

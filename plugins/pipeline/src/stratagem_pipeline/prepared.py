@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, ConfigError, Prepared, Replica, SetupRequest
+from stratagem.sdk.loops import weight_of
 from stratagem.sdk.states import load_optimizer
 from stratagem_pipeline.forward import PipelinedForward
 from stratagem_pipeline.gradients import Gradients
@@ -93,7 +94,10 @@ class PipelinePrepared(Prepared):
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         assert self._training is not None
         self._refuse_hooks()
-        output = self._training.run(args, divisor)
+        output = self._training.run(args, divisor, self.loss_weights.unit)
+        weight = weight_of(output)
+        if weight is not None or self.loss_weights.is_used:
+            self.loss_weights.add(weight, is_done=True)
         if sync:
             self._gradients.reduce()
         return output

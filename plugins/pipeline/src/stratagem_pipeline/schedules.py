@@ -99,12 +99,12 @@ def schedule_named(name: str) -> Schedule:
     Raises:
         ConfigError: there is no such schedule.
     """
-    wanted = _spelt(name)
+    wanted = _normalized(name)
     for schedule in SCHEDULES.values():
-        if wanted in (_spelt(schedule.name), _spelt(schedule.torch_name)):
+        if wanted in (_normalized(schedule.name), _normalized(schedule.torch_name)):
             return schedule
     raise ConfigError(f"schedule={name!r} must be one of {', '.join(SCHEDULES)}: choose one of them")
 
 
-def _spelt(name: str) -> str:
+def _normalized(name: str) -> str:
     return str(name).lower().replace("_", "").replace("-", "").removeprefix("schedule")

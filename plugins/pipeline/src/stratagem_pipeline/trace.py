@@ -1,6 +1,6 @@
 """A module that isn't a Sequential as one: traced, cut at submodules by name, and put in a row.
 
-Pieces forward whatever a later one needs, so that each talks to its neighbours alone.
+Each stage forwards whatever a later one needs, so that each talks to its neighbours alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stratagem_pipeline.torch_private import forget_split_point, leaves
 from stratagem_pipeline.values import rows_of, taken_apart
 
 
-class Piece(nn.Module):
+class TracedStage(nn.Module):
     """One stage of a traced module, in training mode and in evaluation mode.
 
     It takes and returns a tuple of tensors: those that it or a later stage needs.
@@ -74,7 +74,7 @@ class Piece(nn.Module):
 class Traced:
     """A module taken apart."""
 
-    pieces: tuple[Piece, ...]
+    stages: tuple[TracedStage, ...]
     rows: int
     """Rows of every micro-batch: the graphs are for this number only."""
     entry: Structure
@@ -126,12 +126,12 @@ def traced(
     structure, leaves = flattened((args, kwargs))
     leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = rebuilt(structure, leaves)
-    pieces = [Piece(net) for _ in range(len(split_points) + 1)]
+    stages = [TracedStage(net) for _ in range(len(split_points) + 1)]
     was_training = net.training
     try:
         for mode in ("train", "eval"):
             net.train(mode == "train")
-            _add_mode(pieces, mode, _graph(net, name, args, kwargs, split_points))
+            _add_mode(stages, mode, _graph(net, name, args, kwargs, split_points))
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             net.eval()  # buffers stay as they are
             output, results = flattened(net(*args, **kwargs))
@@ -141,13 +141,13 @@ def traced(
         raise ConfigError(
             f"{name} returns something else than tensors, which stages can't send to each other"
         )
-    _try(pieces, net, name, args, kwargs, results)
+    _try(stages, net, name, args, kwargs, results)
     _, tensors = taken_apart((args, kwargs))
-    return Traced(tuple(pieces), rows_of(tensors, name), structure, output)
+    return Traced(tuple(stages), rows_of(tensors, name), structure, output)
 
 
 def _try(
-    pieces: Sequence[Piece],
+    stages: Sequence[TracedStage],
     net: nn.Module,
     name: str,
     args: tuple[Any, ...],
@@ -160,9 +160,9 @@ def _try(
     try:
         with torch.no_grad():
             net.eval()
-            for piece in pieces:
-                piece.link()
-                value = piece(value)
+            for stage in stages:
+                stage.link()
+                value = stage(value)
     except Exception as error:
         raise ConfigError(
             f"torch cut {name} ({type(net).__name__}) into stages that don't run: "
@@ -216,21 +216,21 @@ def _forwards_kept(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
                 module.__dict__["forward"] = forward
 
 
-def _add_mode(pieces: Sequence[Piece], mode: str, graph: fx.GraphModule) -> None:
+def _add_mode(stages: Sequence[TracedStage], mode: str, graph: fx.GraphModule) -> None:
     """Turn calls of stages, with values that skip some, into a sequence of stages."""
     nodes = list(graph.graph.nodes)
     calls = [node for node in nodes if node.op == "call_module"]
     final = leaves(nodes[-1].args[0])
     carried: list[fx.Node] = [node for node in nodes if node.op == "placeholder"]
     # A placeholder that no stage uses isn't a tensor, or has no effect.
-    for index, (piece, call) in enumerate(zip(pieces, calls)):
+    for index, (stage, call) in enumerate(zip(stages, calls)):
         later = [node for other in calls[index + 1 :] for node in other.args] + final
         made = {call: 0} | {user: user.args[1] for user in call.users if user.target is operator.getitem}
         wanted = [node for node in dict.fromkeys(later) if node in made or node in carried]
-        wanted = final if index == len(pieces) - 1 else wanted
+        wanted = final if index == len(stages) - 1 else wanted
         takes = [carried.index(node) for node in call.args]
         gives = [(True, made[node]) if node in made else (False, carried.index(node)) for node in wanted]
-        piece.add(mode, graph.get_submodule(str(call.target)), takes, gives)
+        stage.add(mode, graph.get_submodule(str(call.target)), takes, gives)
         carried = wanted
 
 

@@ -13,7 +13,7 @@ from stratagem_trainer import Module
 
 from stratagem import SetupRequest
 from stratagem.errors import DataError, StratagemError
-from stratagem.sdk.loops import forked_rng, loss_of
+from stratagem.sdk.loops import forked_rng, loss_of, weight_of
 from stratagem.sdk.tensors import map_tensors
 from stratagem_pipeline.building import refuse_small_batch
 from stratagem_pipeline.changes import Changes, buffers_kept, refuse_batch_norms, why_refused
@@ -67,20 +67,22 @@ class Training:
         self._last_route: Route | None = None
         self._outputs: dict[int, Any] = {}
         self._logs = ChunkLogs()
-        self._divisor = 1.0
+        self._divisor = self._unit = 1.0
 
-    def run(self, args: tuple[Any, ...], divisor: float) -> Any:
+    def run(self, args: tuple[Any, ...], divisor: float, unit: float = 1) -> Any:
         """Run a batch; return what one step on the whole batch would return, on every rank.
 
         Args:
             args: name of the step, batch, index.
             divisor: of the loss.
+            unit: by what a loss with a weight is multiplied instead.
 
         Raises:
             DataError: the batch or what the step does with it doesn't fit a pipeline.
         """
         pipeline, count = self._pipeline, self._pipeline.micro_batches
         self._parts, self._divisor = split(args, count), divisor
+        self._unit = unit
         total = sum(size for _, size in self._parts)
         if len(self._parts) < count:
             refuse_small_batch(total, count)
@@ -92,13 +94,15 @@ class Training:
             entries = self._entries() if pipeline.line.has_first else []
             backward_before(entries, self._run_schedule(_shapes(args), entries))
         changed = self._changed_buffers()
-        told = (
-            (*self._told(), self._changes.values(changed, self._layers)) if pipeline.line.has_last else None
+        own = (
+            (*self._batch_outcome(), self._changes.values(changed, self._layers))
+            if pipeline.line.has_last
+            else None
         )
         self._parts = []
-        output, logged, outer = self._outcome.share(told)
+        output, logged, outer = self._outcome.share(own)
         if not pipeline.line.has_last:
-            self._changes.take_up(outer)
+            self._changes.apply(outer)
         if isinstance(self._plain, Module):
             for name, value, how in logged:
                 self._plain.log(name, value, **how)
@@ -145,6 +149,8 @@ class Training:
         self._refuse(loss)
         assert loss is not None
         self._outputs[index] = map_tensors(torch.Tensor.detach, output)
+        if weight_of(output) is not None:
+            return self._precision.scale(loss * self._unit)
         total = sum(each for _, each in self._parts)
         return self._precision.scale(loss * (size / (total * self._divisor)))
 
@@ -209,7 +215,7 @@ class Training:
                 raise DataError(each)
         return changed
 
-    def _told(self) -> tuple[Any, list[Any]]:
+    def _batch_outcome(self) -> tuple[Any, list[Any]]:
         sizes = [size for _, size in self._parts]
         outputs = [self._outputs[index] for index in range(len(sizes))]
         logged = [

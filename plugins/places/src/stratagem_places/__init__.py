@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "PlaceRequest", "PlaceStatus", "PlacedRun", "is_process", "started_at", "state_of"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".place": "Place PlaceStatus state_of",
-        ".processes": "is_process started_at",
-        ".request": "PlaceRequest",
-        ".run_record": "PlacedRun",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".place": "Place PlaceStatus state_of",
+            ".processes": "is_process started_at",
+            ".request": "PlaceRequest",
+            ".run_record": "PlacedRun",
+        },
+    )

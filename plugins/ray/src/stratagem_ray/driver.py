@@ -35,9 +35,9 @@ def drive(spec: RaySpec) -> int:
         return REFUSED
     try:
         with _rendezvous(spec) as variables:
-            told: list[int] = []
-            signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
-            return Slots(spec, variables).run(lambda said: _write(spec, RUNNING, said), lambda: bool(told))
+            signals: list[int] = []
+            signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+            return Slots(spec, variables).run(lambda said: _write(spec, RUNNING, said), lambda: bool(signals))
     finally:
         ray.shutdown()
 

@@ -67,12 +67,12 @@ class Slots:
         """
         for slot in self._slots:
             self._start(slot)
-        told, until = 0, None
+        shown, until = 0, None
         while True:
             running = [slot for slot in self._slots if slot.lines is not None and slot.has_begun]
-            if len(running) != told:
-                told = len(running)
-                tell(f"{told} of {self._spec.max_nodes} nodes")
+            if len(running) != shown:
+                shown = len(running)
+                tell(f"{shown} of {self._spec.max_nodes} nodes")
             if self._codes and not running:
                 break
             if 0 in self._codes:

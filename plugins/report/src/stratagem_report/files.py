@@ -13,7 +13,7 @@ and a file for each rank. Each line is a JSON object:
 - `event`, after `step` steps of this attempt: "saved" or "loaded", with the `path` of a checkpoint; or, of rank 0,
   "slow", with the `rank` that was, `at_step`, its `ratio` to the others, and the `phase` with most of the difference;
   or "untimed", with `why` the device's times aren't measured from then on;
-- `end`: "done" or "failed". A killed process writes none.
+- `end`: "done", "stopped" where the run was asked to stop and has saved, or "failed". A killed process writes none.
 """
 
 from __future__ import annotations

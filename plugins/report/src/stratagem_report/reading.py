@@ -13,8 +13,10 @@ from typing import Any
 from stratagem.errors import ConfigError
 from stratagem_report.files import FOLDER, FORMAT, attempt_folders
 from stratagem_report.phases import PHASES
+from stratagem_report.settings import read_settings
 
 METRICS = "metrics.csv"
+CONFIG = "config.yaml"
 _MOST = 2**62
 """Largest number: sums of some thousand are still far from a float's limit."""
 _LATEST_S = 10**11
@@ -64,7 +66,7 @@ class RankRecord:
     """(nanoseconds since it began, bytes by name)."""
     events: list[dict[str, Any]] = field(default_factory=list)
     end: str | None = None
-    """"done", "failed", or None for a process that was killed, or still runs."""
+    """As in the file, or None for a process that was killed, or still runs."""
 
     @property
     def wall_ns(self) -> int:
@@ -86,7 +88,21 @@ class RunRecord:
     attempts: list[list[RankRecord]]
     """Ranks, in order, of each start of the run."""
     metrics: dict[str, list[tuple[float, float]]]
-    """Metric → (step, value)."""
+    """Metric → (step, value); of metrics that have values which can't be drawn, too."""
+    not_drawn: dict[str, list[float]] = field(default_factory=dict)
+    """Metric → steps at which its value is inf, nan, or too large for a chart."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Setting → value, as "model.lr" → "0.005"; empty where the run wrote no `config.yaml`."""
+
+    @property
+    def plan(self) -> list[list[str]]:
+        """Rows of the last attempt's plan: kind, name, and why."""
+        return [list(map(str, row)) for row in self.attempts[-1][0].header.get("plan", [])]
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy; empty where the record has no plan."""
+        return next((row[1] for row in self.plan if row[0] == "strategy"), "")
 
 
 def read_run(path: str) -> RunRecord:
@@ -110,7 +126,8 @@ def read_run(path: str) -> RunRecord:
             f"{path} has no record (no rank's file in {FOLDER}/): train with --use record, or plugins=['record']"
         )
     name = os.path.basename(os.path.abspath(path))
-    return RunRecord(path, name, attempts, _read_metrics(os.path.join(path, METRICS)))
+    metrics, not_drawn = _read_metrics(os.path.join(path, METRICS))
+    return RunRecord(path, name, attempts, metrics, not_drawn, read_settings(os.path.join(path, CONFIG)))
 
 
 def _attempts(path: str) -> list[str]:
@@ -226,19 +243,20 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _read_metrics(path: str) -> dict[str, list[tuple[float, float]]]:
-    """Read the lines that are whole; empty where there is no such file."""
+def _read_metrics(path: str) -> tuple[dict[str, list[tuple[float, float]]], dict[str, list[float]]]:
+    """Read the lines that are whole: points by metric, and steps whose values can't be drawn."""
     if not os.path.isfile(path):
-        return {}
+        return {}, {}
     try:
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             rows = list(csv.reader(file))
     except (OSError, csv.Error):
-        return {}
+        return {}, {}
     if not rows or rows[0][:2] != ["step", "epoch"]:
-        return {}
+        return {}, {}
     names = rows[0][2:]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    odd: dict[str, list[float]] = {}
     for row in rows[1:]:
         if len(row) != len(names) + 2 or not row[0].isdecimal():
             continue
@@ -248,6 +266,10 @@ def _read_metrics(path: str) -> dict[str, list[tuple[float, float]]]:
             except ValueError:
                 continue
             step = float(row[0])
-            if math.isfinite(step) and abs(value) < _LARGEST:
+            if not math.isfinite(step):
+                continue
+            if abs(value) < _LARGEST:  # false for nan, too
                 found[name].append((step, value))
-    return {name: points for name, points in found.items() if points}
+            else:
+                odd.setdefault(name, []).append(step)
+    return {name: points for name, points in found.items() if points or name in odd}, odd

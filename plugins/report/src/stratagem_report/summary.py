@@ -52,7 +52,7 @@ class Summary:
     """Ranks of the last attempt."""
     slow: list[Slow]
     """Slow ranks, by the median over the last attempt's steps."""
-    told: list[dict[str, object]]
+    slow_events: list[dict[str, object]]
     """What was said of slow ranks while it trained."""
     outcome: str
 
@@ -67,7 +67,7 @@ def summarize(run: RunRecord) -> Summary:
         last
     )
     ranks = [_of_rank(rank) for rank in last]
-    told = [event for main in mains for event in main.events if event["event"] == "slow"]
+    slow_events = [event for main in mains for event in main.events if event["event"] == "slow"]
     return Summary(
         run=run,
         goodput=goodput(run),
@@ -76,7 +76,7 @@ def summarize(run: RunRecord) -> Summary:
         samples_per_s=samples / (training_ns / 1e9) if samples and training_ns else None,
         ranks=ranks,
         slow=slow_ranks([rank.own_ns for rank in ranks]),
-        told=told,
+        slow_events=slow_events,
         outcome=_outcome(run),
     )
 
@@ -120,8 +120,8 @@ def _of_rank(rank: RankRecord) -> RankSummary:
 def _why_untimed(rank: RankRecord, device: str) -> str | None:
     if rank.device_steps or device.partition(":")[0] in ("", "cpu"):
         return None
-    told = [str(event["why"]) for event in rank.events if event["event"] == "untimed"]
-    return told[0] if told else "no step was sampled"
+    reasons = [str(event["why"]) for event in rank.events if event["event"] == "untimed"]
+    return reasons[0] if reasons else "no step was sampled"
 
 
 def _outcome(run: RunRecord) -> str:
@@ -130,7 +130,11 @@ def _outcome(run: RunRecord) -> str:
     again = f" after {restarts} restart{'s' * (restarts != 1)}" if restarts else ""
     if ends == {"done"}:
         return f"ended well{again}"
-    return f"ended with an error{again}" if "failed" in ends else f"was killed, or still runs{again}"
+    if "failed" in ends:
+        return f"ended with an error{again}"
+    if "stopped" in ends:
+        return f"was asked to stop, and saved{again}"
+    return f"was killed, or still runs{again}"
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DDPFullyShardedStrategy", "DDPShardedStrategy"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".fully": "DDPFullyShardedStrategy",
-        ".strategy": "DDPShardedStrategy",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".fully": "DDPFullyShardedStrategy",
+            ".strategy": "DDPShardedStrategy",
+        },
+    )

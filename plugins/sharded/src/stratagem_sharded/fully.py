@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
@@ -49,7 +49,7 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         blocks: Sequence[type[nn.Module] | str] | None = None,
         reduce_each_micro_batch: bool = True,
         broadcast_buffers: bool = True,
-        buffers: str = "equal",
+        buffers: Literal["equal", "local"] = "equal",
         **options: Unpack[ProcessGroupOptions],
     ) -> None:
         super().__init__(**options)
@@ -59,7 +59,7 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         self.buffers = buffers if broadcast_buffers else "local"
         self.broadcast_buffers = self.buffers == "equal"
 
-    def takes_up(self, shards: object) -> bool:
+    def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors: this strategy, or another on `fully_shard`."""
         return isinstance(shards, KeptShards)
 

@@ -87,13 +87,13 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     @property
     def owned(self) -> list[torch.Tensor]:
         """The parameters whose states this rank keeps."""
-        self._take_up_groups()
+        self._include_added_groups()
         return [parameter for group in self.optim.param_groups for parameter in group["params"]]
 
     def _local(self, groups: list[dict[str, Any]]) -> Optimizer:
         return optimizer_of_part(self.whole, groups)
 
-    def _take_up_groups(self) -> None:
+    def _include_added_groups(self) -> None:
         """Share out the parameters of groups that were added to `whole`. Earlier ones stay with their ranks."""
         refuse_other_members(self.param_groups, self._shared_out, "ddp_sharded")
         count = len(self.optim.param_groups)
@@ -115,7 +115,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Step this rank's parameters, then broadcast each rank's to all. Collective."""
-        self._take_up_groups()
+        self._include_added_groups()
         # The user's code may have replaced the states, as by `optimizer.state = defaultdict(dict)`.
         self.optim.state = self.state
         copy_attributes(self.whole, self.optim)
@@ -154,6 +154,6 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up groups, and of the states those of `owned`; positions count all parameters."""
-        self._take_up_groups()
+        self._include_added_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from stratagem import CheckpointReader, ConfigError, Prepared, SetupRequest
+from stratagem import CheckpointReader, CombinationError, ConfigError, Prepared, SetupRequest
 from stratagem.sdk.shards import fingerprint
 from stratagem_sharding.buckets import broadcast_coalesced, flattened_buckets
 from stratagem_sharding.own_part import OwnPart
@@ -70,6 +70,15 @@ class DriftingPrepared(Prepared):
             own: this rank's values; None if the checkpoint has another number of ranks.
             state: values that aren't tensors; empty where another strategy wrote the checkpoint.
         """
+
+    def averaged_ranks(self) -> int:
+        """Refuse weights of losses where there are several replicas: gradients are each one's own."""
+        if self._collectives.world_size == 1:
+            return super().averaged_ranks()
+        raise CombinationError(
+            f"under {self._name} each replica steps by its own gradients, which weights of the losses on all ranks "
+            "can't divide: return the mean of the losses, or choose strategy ddp"
+        )
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         """Step this replica; after the last optimizer count the step, and call `after_step`."""

@@ -145,7 +145,7 @@ class GradientTracker:
             self._settle()
             self._backward = number
             if not self._has_looked:
-                setattr(gradient, _ACCUMULATED, True)  # of this one it can't be told any more
+                setattr(gradient, _ACCUMULATED, True)  # its own completeness is no longer known
                 self.before_backward()
             self._has_looked = False
         if self._local:

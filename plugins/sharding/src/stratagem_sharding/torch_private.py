@@ -250,3 +250,9 @@ def at_end_of_backward(function: Callable[[], object]) -> None:
 def backward_number() -> int:
     """Return a number of the backward that runs in this thread; -1 outside of one. It has no public name."""
     return int(torch._C._current_graph_task_id())
+
+
+def view_base(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor that autograd has `tensor` as a view of; None where it is none. There is no public name."""
+    base: torch.Tensor | None = tensor._base
+    return base

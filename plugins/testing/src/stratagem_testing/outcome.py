@@ -79,7 +79,7 @@ def run_check(check: Check, subject: Any, world_size: int = 1) -> Outcome:
     if error is not None:
         if waiver is not None:
             return replace(outcome, verdict="waived", reason=waiver, seconds=seconds, error=error)
-        return replace(outcome, verdict="failed", reason=told(error), seconds=seconds, error=error)
+        return replace(outcome, verdict="failed", reason=failure_reason(error), seconds=seconds, error=error)
     if waiver is not None:
         return replace(outcome, verdict="failed", reason=f"passes, but is waived: {waiver}", seconds=seconds)
     return replace(outcome, verdict="passed", reason="", seconds=seconds)
@@ -97,7 +97,7 @@ def _run(check: Check, subject: Any) -> None:
         raise
 
 
-def told(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Return the error as one line."""
     text = str(error).strip()
     if isinstance(error, RankError):

@@ -15,10 +15,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from stratagem import ShardedSampler
 from stratagem.sdk.tensors import map_tensors
+from stratagem_testing.record import TrainingRecord
+from stratagem_testing.reference import ReferenceLoop, Schedule
 from stratagem_testing.subject import SEED
-
-Schedule = tuple[Any, str]
-"""A scheduler, and "step" or "epoch"."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +98,14 @@ class Recipe:
         return ()
 
 
-@dataclass
-class Trained:
-    """What a training came to, on one rank."""
+@dataclass(kw_only=True)
+class Trained(TrainingRecord):
+    """What the training of a recipe came to, on one rank."""
 
     losses: list[float]
     """Per micro-batch, the mean over its samples on this rank."""
-    weights: dict[str, Tensor]
-    """The whole net, parameters and buffers."""
     outputs: Tensor
     """What the trained net makes of the first 8 samples on this rank."""
-    steps: int
-    """Optimizer steps."""
     rates: list[list[float]]
     """Per optimizer step, the learning rate of every parameter group of every optimizer after it."""
 
@@ -132,84 +127,51 @@ def train_plainly(
     torch.manual_seed(SEED)
     cast = _casting(recipe.precision)
     net = cast(recipe.net() if net is None else net).train()
-    scaler = torch.amp.GradScaler("cpu", enabled=recipe.precision == "16-mixed")
     optimizers = recipe.stepped_by(net, replaced)
-    schedules = list(recipe.schedules(optimizers))
-    losses: list[float] = []
-    rates: list[list[float]] = []
+    loop = ReferenceLoop(
+        optimizers,
+        recipe.schedules(optimizers),
+        max_norm=recipe.max_norm,
+        max_value=recipe.max_value,
+        scaler=torch.amp.GradScaler("cpu", enabled=recipe.precision == "16-mixed"),
+        closure=recipe.closure,
+    )
+
+    def losses_of(batch: Any, index: int) -> list[Tensor]:
+        with autocast(recipe.precision):
+            loss = None if recipe.skips(index) else recipe.loss(net, batch)
+        return [] if loss is None else [loss]
+
     epoch = 0
-    while (recipe.epochs is None or epoch < recipe.epochs) and len(rates) != recipe.steps:
-        seen = len(losses)
-        for window in _windows(recipe, epoch, shares):
-            if len(rates) == recipe.steps:
+    while (recipe.epochs is None or epoch < recipe.epochs) and len(loop.rates) != recipe.steps:
+        seen = len(loop.losses)
+        for window in windows(recipe, epoch, shares):
+            if len(loop.rates) == recipe.steps:
                 break
             batches = [cast(batch) for batch in window]
-            _step(recipe, net, optimizers, batches, scaler, losses)
-            for scheduler, interval in schedules:
-                if interval == "step":
-                    scheduler.step()
-            rates.append(rates_of(optimizers))
+            if recipe.manual:
+                recipe.before_batch(net, len(loop.losses))
+                loop.losses.append(recipe.manual_step(net, batches[0], optimizers, Tensor.backward).item())
+                loop.end_step()
+            else:
+                loop.step(batches, losses_of, before=lambda index: recipe.before_batch(net, index))
         else:
-            for scheduler, interval in schedules:
-                if interval == "epoch":
-                    scheduler.step(*_metric(recipe, losses[seen:]))
+            loop.end_epoch(loop.losses[seen:])
         epoch += 1
     net.eval()
     first = cast(recipe.collate([recipe.dataset()[index] for index in range(8)]))
     with torch.no_grad(), autocast(recipe.precision):
         outputs = recipe.predict(net, first)
-    return Trained(losses, dict(net.state_dict()), outputs, len(rates), rates)
+    return Trained(
+        weights=dict(net.state_dict()),
+        steps=len(loop.rates),
+        losses=loop.losses,
+        outputs=outputs,
+        rates=loop.rates,
+    )
 
 
-def _step(
-    recipe: Recipe,
-    net: nn.Module,
-    optimizers: Sequence[Optimizer],
-    batches: Sequence[Any],
-    scaler: torch.amp.GradScaler,
-    losses: list[float],
-) -> None:
-    if recipe.manual:
-        recipe.before_batch(net, len(losses))
-        losses.append(recipe.manual_step(net, batches[0], optimizers, Tensor.backward).item())
-        return
-    first: list[float] = []
-
-    def evaluate() -> float:
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        seen: list[float] = []
-        for index, batch in enumerate(batches, len(losses)):
-            recipe.before_batch(net, index)
-            with autocast(recipe.precision):
-                loss = None if recipe.skips(index) else recipe.loss(net, batch)
-            if loss is None:
-                seen.append(0.0)
-                continue
-            scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-            seen.append(loss.item())
-        first[:] = first or seen
-        for optimizer in optimizers:
-            scaler.unscale_(optimizer)
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            if recipe.max_value is not None:
-                nn.utils.clip_grad_value_(parameters, recipe.max_value)
-            if recipe.max_norm is not None:
-                nn.utils.clip_grad_norm_(parameters, recipe.max_norm)
-        return sum(seen) / len(seen)
-
-    if recipe.closure:
-        for optimizer in optimizers:
-            optimizer.step(evaluate)
-    else:
-        evaluate()
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-    losses += first
-
-
-def _windows(recipe: Recipe, epoch: int, shares: int) -> Iterator[list[Any]]:
+def windows(recipe: Recipe, epoch: int, shares: int) -> Iterator[list[Any]]:
     """Yield the micro-batches of each optimizer step of an epoch."""
     data = recipe.dataset()
     sampler = ShardedSampler(recipe.samples, shuffle=True, seed=SEED)
@@ -221,15 +183,6 @@ def _windows(recipe: Recipe, epoch: int, shares: int) -> Iterator[list[Any]]:
     for start in range(0, len(batches), recipe.accumulate):
         window = batches[start : start + recipe.accumulate]
         yield [recipe.collate([data[index] for index in batch]) for batch in window]
-
-
-def _metric(recipe: Recipe, losses: list[float]) -> tuple[float, ...]:
-    return (sum(losses) / len(losses),) if recipe.monitored else ()
-
-
-def rates_of(optimizers: Sequence[Optimizer]) -> list[float]:
-    """Return the learning rate of every parameter group of every optimizer."""
-    return [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
 
 
 def autocast(precision: str) -> AbstractContextManager[Any]:

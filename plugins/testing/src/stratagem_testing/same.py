@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from stratagem_testing.checks import expect
+from stratagem_testing.comparison import largest_difference
 from stratagem_testing.recipe import Trained
 
 
@@ -68,7 +69,7 @@ def expect_close(
     for name, value in ours.items():
         other = theirs[name].to(value.dtype)
         expect(value.shape == other.shape, f"{who} has {name} in shape {tuple(value.shape)}")
-        apart = float((value.double() - other.double()).abs().max()) if value.numel() else 0.0
+        apart = largest_difference(value, other)
         expect(
             apart <= tolerance,
             f"{who}: {name} is {apart:.2g} away from that of {whom}, more than {tolerance:.2g}",

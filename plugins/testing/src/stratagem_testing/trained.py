@@ -15,10 +15,10 @@ from stratagem_trainer.module.module import Module
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from stratagem import Checkpoint
-from stratagem.sdk.loops import loss_of
 from stratagem_testing.checks import ConformanceError
-from stratagem_testing.recipe import Recipe, Trained, rates_of, train_plainly
+from stratagem_testing.recipe import Recipe, Trained, train_plainly
+from stratagem_testing.record import Recorder, gather_whole
+from stratagem_testing.reference import rates_of
 from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
 from stratagem_testing.workers import RankError, shared_workers
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from stratagem_trainer.trainer import Trainer
     from torch.optim import Optimizer
 
-
-"""Within which a run has to end that can't go on."""
 
 MONITORED = "epoch_loss"
 
@@ -83,18 +81,13 @@ class RecipeModule(Module):
         )
 
 
-class Record(Callback):
-    """Keeps the losses, and at the end what the net has become."""
-
-    order = 100
+class Record(Recorder):
+    """Keeps losses and learning rates, and at the end what the net has become."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.losses: list[Tensor] = []
+        super().__init__(f"{folder}/trained")
         self.rates: list[list[float]] = []
-        self.weights: dict[str, Tensor] = {}
         self.outputs = torch.empty(0)
-        self.steps = 0
 
     def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
         assert isinstance(module, RecipeModule)
@@ -104,15 +97,17 @@ class Record(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        loss = loss_of(outputs)
-        self.losses.append(torch.zeros(()) if loss is None else loss.detach().double().cpu())
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
         if trainer.global_step > self.steps:
             self.steps = trainer.global_step
             self.rates.append(rates_of(trainer.prepared.optimizers))
 
+    def read_weights(self, trainer: Trainer) -> dict[str, Tensor]:
+        return net_weights(trainer, f"{self.path}-weights")
+
     def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
+        super().on_end(trainer, module, stage)
         assert isinstance(module, RecipeModule)
-        self.weights = whole_weights(trainer, module, f"{self.folder}/weights")
         recipe = module.recipe
         first = recipe.collate([recipe.dataset()[index] for index in range(8)])
         module.eval()
@@ -120,18 +115,18 @@ class Record(Callback):
             for batch in trainer.prepared.dataloader([first]):
                 self.outputs = trainer.prepared.evaluate("predict_step", batch, 0).cpu()
 
+    def trained(self) -> Trained:
+        """Return what was kept; a micro-batch without a loss has 0."""
+        losses = [0.0 if loss is None else loss for loss in self.losses]
+        return Trained(
+            weights=self.weights, steps=self.steps, losses=losses, outputs=self.outputs, rates=self.rates
+        )
 
-def whole_weights(trainer: Trainer, module: RecipeModule, path: str) -> dict[str, Tensor]:
-    """Return parameters and buffers as one process would have them, on every rank. Collective.
 
-    They take the way of a checkpoint, which is where a strategy that keeps shards puts them together.
-    """
-    checkpointer = trainer.runtime.session.checkpointer
-    checkpointer.save(path, Checkpoint(trainer.prepared.model_tensors()))
-    reader = checkpointer.open(path)
-    whole = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
-    reader.read(whole)
-    return {key.removeprefix("model/net."): value for key, value in whole.items()}
+def net_weights(trainer: Trainer, path: str) -> dict[str, Tensor]:
+    """Return parameters and buffers of the module's `net`, whole, by its names. Collective."""
+    tensors = trainer.prepared.model_tensors()
+    return gather_whole(trainer.runtime.session.checkpointer, tensors, path, "model/net.")
 
 
 def module_of(
@@ -170,8 +165,7 @@ def train(
         **settings,
     )
     trainer.fit(module, ckpt_path=ckpt_path)
-    losses = [float(loss) for loss in record.losses]
-    return Trained(losses, record.weights, record.outputs, trainer.global_step, record.rates)
+    return record.trained()
 
 
 def expect_parity(subject: StrategySubject, *recipes: Recipe, factor: float = 1.0) -> None:

@@ -10,7 +10,12 @@ import torch.distributed
 from stratagem import Accelerator, Availability
 from stratagem_torch.torch_private import backend_out_of_tree
 
-_OWN_PLUGINS = {"cuda": "stratagem-cuda", "hpu": "stratagem-hpu", "mps": "stratagem-mps"}
+_OWN_PLUGINS = {
+    "cuda": "stratagem-cuda",
+    "hpu": "stratagem-hpu",
+    "mps": "stratagem-mps",
+    "sim": "stratagem-sim",
+}
 """Device types that have their own distribution."""
 
 

@@ -31,14 +31,15 @@ __all__ = [
     "seed_everything",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".data.combined_loader": "CombinedLoader",
-        ".data.data_module": "DataModule",
-        ".module.module": "Module",
-        ".rank_zero": "rank_zero_debug rank_zero_info rank_zero_only rank_zero_warn",
-        ".stage.seeding": "isolate_rng seed_everything",
-        ".trainer": "Trainer",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".data.combined_loader": "CombinedLoader",
+            ".data.data_module": "DataModule",
+            ".module.module": "Module",
+            ".rank_zero": "rank_zero_debug rank_zero_info rank_zero_only rank_zero_warn",
+            ".stage.seeding": "isolate_rng seed_everything",
+            ".trainer": "Trainer",
+        },
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ def max_time_s(max_time: object) -> float | None:
     Raises:
         ConfigError: it is nothing of these, or not above 0.
     """
-    return None if max_time is None else _time_s("max_time", max_time, "'DD:HH:MM:SS'")
+    return None if max_time is None else _time_s("max_time", max_time, (4,), "'DD:HH:MM:SS'")
 
 
 def duration_s(name: str, duration: object) -> float | None:
@@ -26,9 +27,7 @@ def duration_s(name: str, duration: object) -> float | None:
     Raises:
         ConfigError: it is nothing of these, or not above 0.
     """
-    if isinstance(duration, str) and duration.count(":") == 2:
-        duration = f"0:{duration.strip()}"
-    elif isinstance(duration, str) and ":" not in duration:
+    if isinstance(duration, str) and ":" not in duration:
         with suppress(ValueError):
             duration = float(duration)
     if isinstance(duration, (int, float)) and not isinstance(duration, bool):
@@ -36,7 +35,7 @@ def duration_s(name: str, duration: object) -> float | None:
     return (
         None
         if duration is None
-        else _time_s(name, duration, "a number of seconds, 'HH:MM:SS', 'DD:HH:MM:SS'")
+        else _time_s(name, duration, (3, 4), "a number of seconds, 'HH:MM:SS', 'DD:HH:MM:SS'")
     )
 
 
@@ -53,11 +52,18 @@ def check_seconds(name: str, value: object) -> None:
         )
 
 
-def _time_s(name: str, value: Any, allowed: str) -> float:
+def _time_s(name: str, value: Any, parts: Collection[int], allowed: str) -> float:
     try:
         if isinstance(value, str):
-            days, hours, minutes, seconds = map(int, value.strip().split(":"))
-            limit = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+            numbers = [int(number) for number in value.strip().split(":")]
+            if len(numbers) not in parts:
+                raise ValueError
+            *days, hours, minutes, seconds = numbers
+            if minutes >= 60 or seconds >= 60:
+                raise ConfigError(
+                    f"{name}={short(value)} has {minutes} minutes and {seconds} seconds: give at most 59 of each"
+                )
+            limit = timedelta(days=sum(days), hours=hours, minutes=minutes, seconds=seconds)
         else:
             limit = value if isinstance(value, timedelta) else timedelta(**value)
     except (TypeError, ValueError, OverflowError):

@@ -32,7 +32,7 @@ class TrainerSettings:
     accumulate_grad_batches: int = 1
     global_batch_size: int | None = None
     gradient_clip_val: float | None = None
-    gradient_clip_algorithm: str = "norm"
+    gradient_clip_algorithm: Literal["norm", "value"] = "norm"
     val_check_interval: Limit = None
     check_val_every_n_epoch: int | None = 1
     limit_train_batches: Limit = None

@@ -1,47 +1,43 @@
-"""What modules and callbacks see of a trainer: where its run is, and what its stage is made of."""
+"""`TrainerView`: what modules and callbacks see of a trainer."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from stratagem.errors import StratagemError
+from stratagem.sdk.runs import Run, assemble
 from stratagem.sdk.selection import path_text
 from stratagem_trainer.absent import absent
 from stratagem_trainer.profilers.base import PassThroughProfiler, Profiler
-from stratagem_trainer.rank_view import RankView
-from stratagem_trainer.run_view import RunView
 from stratagem_trainer.saving.last_checkpoint import copy_last
-from stratagem_trainer.stage.ended import EndedState
-from stratagem_trainer.stage.last_stage import Seen
-from stratagem_trainer.stage.progress import Progress
+from stratagem_trainer.stage.current_stage import CurrentStage
 
 if TYPE_CHECKING:
+    import torch
     from torch.optim import Optimizer
 
-    from stratagem import Prepared, RunConfig, Runtime
+    from stratagem import Accelerator, Collectives, Prepared, RunConfig, Runtime, Strategy
     from stratagem_trainer.callbacks.base import Callback
-    from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.loggers.base import Logger
+    from stratagem_trainer.loops.manual_optimizer import ManualOptimizer
     from stratagem_trainer.loops.optimizers import Schedule
-    from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
     from stratagem_trainer.metrics.metrics import Metrics
     from stratagem_trainer.settings import TrainerSettings
+    from stratagem_trainer.stage.progress import Progress
     from stratagem_trainer.stage.state import StageState
-
-_NOT_SENT = {"model": None, "datamodule": None, "_given": None, "_next_run": None}
-"""Workers get the stage's own."""
 
 CHECKPOINTS = "checkpoints"
 """Folder of a run's checkpoints within its run folder."""
 
 
-class TrainerView(RunView, RankView):
-    """A trainer as modules and callbacks see it: where its run is, and what it is made of.
+class TrainerView:
+    """A trainer as modules and callbacks see it, in a stage on every rank, and in the launching process afterwards.
 
-    Apart from `Trainer`, so that a module knows its trainer without importing what runs it.
+    Apart from `Trainer`, so that a module knows its trainer without importing what runs it. `CurrentStage` knows
+    where a stage is and what the last one has left; here are the names under which programs ask for it.
 
     Args:
         config: which parts its runs are made of.
@@ -50,6 +46,9 @@ class TrainerView(RunView, RankView):
         logger: True for the default, False for none, or loggers.
     """
 
+    _next_run: Run | None = None
+    """What the configuration comes to in this process, once that was asked for outside of a stage."""
+
     def __init__(
         self,
         config: RunConfig,
@@ -57,16 +56,38 @@ class TrainerView(RunView, RankView):
         callbacks: Iterable[Callback],
         logger: bool | Sequence[Logger],
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.settings = settings
+        self.config, self.settings = config, settings
         self.callbacks = list(callbacks)
         self.given_loggers = logger
-        self.run_dir = config.run_dir
         self.profiler: Profiler = PassThroughProfiler()
         """Measures parts of your own by `with trainer.profiler.profile("name")`; nothing without `profiler=`."""
         self.given_seed: int | None = None
         """Of `seed_everything` in the launching process."""
+        self.current_stage = CurrentStage()
+        self.run_dir = config.run_dir
+        self.model: Any = None
+        """The module of the stage that runs, or ran last; what was passed to `fit` and its like."""
+        self.datamodule: Any = None
+        """The `DataModule` of the stage that runs, or ran last."""
+        self.ckpt_path: str | None = None
+        """The checkpoint that the stage was given; "best" and "last" are a path by then."""
+
+    # Progress and limits ----------------------------------------------------------------------------
+
+    @property
+    def progress(self) -> Progress:
+        """Epoch, batch and step."""
+        return self.current_stage.progress
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the current epoch; how many were finished, after a fit."""
+        return self.progress.epoch
+
+    @property
+    def global_step(self) -> int:
+        """Completed optimizer steps."""
+        return self.progress.all_steps
 
     @property
     def batch_idx(self) -> int:
@@ -74,15 +95,86 @@ class TrainerView(RunView, RankView):
         return self.state.batch_idx
 
     @property
+    def is_last_batch(self) -> bool:
+        """Whether the micro-batch that was begun last is its epoch's last one, as far as that is known."""
+        live = self.current_stage.live
+        return live is not None and live.current_batch + 1 == live.num_train_batches
+
+    @property
+    def max_epochs(self) -> int:
+        """The limit of epochs; -1 where there is none."""
+        epochs = self.settings.epochs
+        return -1 if epochs is None else epochs
+
+    @property
+    def max_steps(self) -> int:
+        """The limit of optimizer steps; -1 where there is none."""
+        steps = self.settings.steps
+        return -1 if steps is None else steps
+
+    @property
+    def min_epochs(self) -> int | None:
+        """What wants to stop before so many epochs isn't heard."""
+        return self.settings.min_epochs
+
+    @property
+    def min_steps(self) -> int | None:
+        """The same for optimizer steps."""
+        return self.settings.min_steps
+
+    @property
     def should_stop(self) -> bool:
         """Whether the fit ends after the current step, or was ended so; set it alike on all ranks."""
-        if self._state is not None:
-            return self._state.should_stop
-        return self._worker is None and self._seen.was_stopped
+        return self.current_stage.should_stop
 
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
         self.state.should_stop = value
+
+    # What runs --------------------------------------------------------------------------------------
+
+    @property
+    def training(self) -> bool:
+        """Whether a fit runs, and no validation in it."""
+        return self.current_stage.running == "train"
+
+    @property
+    def validating(self) -> bool:
+        """Whether a validation runs, in a fit or alone, but for the one that a fit tries first."""
+        return self.current_stage.running == "validate"
+
+    @property
+    def testing(self) -> bool:
+        """Whether a test runs."""
+        return self.current_stage.running == "test"
+
+    @property
+    def predicting(self) -> bool:
+        """Whether a prediction runs."""
+        return self.current_stage.running == "predict"
+
+    @property
+    def sanity_checking(self) -> bool:
+        """Whether the validation that runs is the one that a fit tries first."""
+        live = self.current_stage.live
+        return live is not None and live.is_sanity_checking
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether a validation, in a fit or alone, or a test runs."""
+        return self.validating or self.testing or self.sanity_checking
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this process is a rank of a running stage."""
+        return self.current_stage.runtime is not None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a stage runs in this process and has come as far as its objects."""
+        return self.current_stage.live is not None
+
+    # Batches and loaders ----------------------------------------------------------------------------
 
     @property
     def num_train_batches(self) -> int | None:
@@ -94,13 +186,217 @@ class TrainerView(RunView, RankView):
         """Batches per evaluation and rank, where known."""
         return self.state.num_eval_batches
 
-    # Live parts, for modules and callbacks ------------------------------------------------------------
+    @property
+    def num_training_batches(self) -> int | float:
+        """Micro-batches per epoch and rank; inf where that isn't known."""
+        return _or_inf(self.current_stage.num_training_batches)
+
+    @property
+    def num_val_batches(self) -> list[int | float]:
+        """Batches of a validation per rank, of each loader; inf where that isn't known."""
+        return list(map(_or_inf, self.current_stage.num_eval_batches("validate")))
+
+    @property
+    def num_test_batches(self) -> list[int | float]:
+        """The same for a test."""
+        return list(map(_or_inf, self.current_stage.num_eval_batches("test")))
+
+    @property
+    def num_predict_batches(self) -> list[int | float]:
+        """The same for a prediction."""
+        return list(map(_or_inf, self.current_stage.num_eval_batches("predict")))
+
+    @property
+    def num_sanity_val_batches(self) -> list[int | float]:
+        """Batches of the validation that a fit tries first, of each loader."""
+        most = self.settings.sanity_steps
+        return [number if most == -1 else min(number, most) for number in self.num_val_batches]
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Optimizer steps of the whole fit, for schedulers; inf where neither epochs nor steps are limited.
+
+        Raises:
+            StratagemError: no fit has come to its loaders yet.
+        """
+        data, is_over = self.current_stage.fit_data, not self.is_live
+        if data is None and not (is_over and self.current_stage.last.stage == "fit"):
+            raise StratagemError(
+                "estimated_stepping_batches is known once a fit has its loaders: ask for it in configure_optimizers "
+                "or later"
+            )
+        steps: int | float = math.inf if self.max_steps == -1 else self.max_steps
+        if self.max_epochs == -1:
+            return steps
+        per_epoch = self.num_training_batches
+        if per_epoch != math.inf:
+            per_step = self.settings.accumulate_grad_batches if data is None else data.micro_batches
+            per_epoch = math.ceil(per_epoch / per_step)
+        return min(steps, per_epoch * max(self.max_epochs, 1))
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The training loader, or several, as they were given or made; None outside of a fit."""
+        data = self.current_stage.fit_data
+        return None if data is None else data.train_loader
+
+    @property
+    def val_dataloaders(self) -> Any:
+        """The loaders of a validation, as they were given or made; None where none runs."""
+        data = self.current_stage.fit_data
+        return self.current_stage.eval_loaders.get("validate") if data is None else data.val_loader
+
+    @property
+    def test_dataloaders(self) -> Any:
+        """The same of a test."""
+        return self.current_stage.eval_loaders.get("test")
+
+    @property
+    def predict_dataloaders(self) -> Any:
+        """The same of a prediction."""
+        return self.current_stage.eval_loaders.get("predict")
+
+    # Metrics and loggers ----------------------------------------------------------------------------
+
+    @property
+    def callback_metrics(self) -> Mapping[str, float]:
+        """The latest value of everything that was logged; waits for the device."""
+        live = self.current_stage.live
+        return live.metrics.latest() if live is not None else self.current_stage.last.latest
+
+    @property
+    def logged_metrics(self) -> Mapping[str, float]:
+        """Metrics that loggers get; waits for the device."""
+        live = self.current_stage.live
+        return live.metrics.logged() if live is not None else self.current_stage.last.logged
+
+    @property
+    def progress_bar_metrics(self) -> Mapping[str, float]:
+        """Metrics logged with `prog_bar`; waits for the device."""
+        live = self.current_stage.live
+        return live.metrics.on_bar() if live is not None else self.current_stage.last.on_bar
+
+    def progress_metrics(self) -> Mapping[str, float]:
+        """See `progress_bar_metrics`."""
+        return self.progress_bar_metrics
+
+    @property
+    def metrics(self) -> Metrics:
+        """Where modules log."""
+        return self.state.metrics
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere.
+
+        Those that the trainer was given where no stage runs.
+        """
+        given, live = self.given_loggers, self.current_stage.live
+        if live is None:
+            return [] if isinstance(given, bool) else list(given)
+        if self.is_main or live.stage != "fit" or isinstance(given, bool):
+            return live.loggers
+        return [logger.mute() for logger in given]
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first of them; None on all ranks but 0."""
+        return next(iter(self.loggers), None)
+
+    # This process among those of the run ------------------------------------------------------------
+
+    @property
+    def runtime(self) -> Runtime:
+        """The live runtime.
+
+        Raises:
+            StratagemError: no stage runs in this process.
+        """
+        runtime = self.current_stage.runtime
+        if runtime is None:
+            raise StratagemError("no stage of this trainer runs now")
+        return runtime
+
+    @property
+    def collectives(self) -> Collectives:
+        """How the ranks talk."""
+        return self.runtime.collectives
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's device."""
+        return self.runtime.device
+
+    @property
+    def global_rank(self) -> int:
+        """This process among all; 0 outside a stage."""
+        return self.runtime.rank if self.is_live else 0
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node; 0 outside a stage."""
+        return self.runtime.local_rank if self.is_live else 0
+
+    @property
+    def node_rank(self) -> int:
+        """This machine among those of the run; 0 outside a stage."""
+        return self.runtime.collectives.node_rank if self.is_live else 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: of the stage that runs, or else of the last one; 1 before any."""
+        return self.current_stage.world_size
+
+    @property
+    def num_nodes(self) -> int:
+        """Machines of the run; 1 outside a stage."""
+        return self.runtime.session.run.plan.num_nodes if self.is_live else 1
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of this machine that the run uses; 0 outside a stage, where nothing is resolved."""
+        return len(self.runtime.session.run.devices) if self.is_live else 0
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is rank 0."""
+        return self.global_rank == 0
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0."""
+        return self.global_rank == 0
+
+    # Parts of the run -------------------------------------------------------------------------------
+
+    @property
+    def strategy(self) -> Strategy:
+        """The run's strategy, as this worker has it; outside of a stage, as this process would begin the next one."""
+        return self._run.strategy
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The kind of the run's devices; outside of a stage, of those that the next one would have."""
+        return self._run.accelerator
+
+    @property
+    def _run(self) -> Run:
+        if self.is_live:
+            return self.runtime.session.run
+        if self._next_run is None or self._next_run.config is not self.config:
+            self._next_run = assemble(self.config)
+        return self._next_run
 
     @property
     def precision(self) -> str:
         """The precision's name, or its class's for an object."""
         precision = self.config.precision
         return precision if isinstance(precision, str) else type(precision).__name__
+
+    @property
+    def prepared(self) -> Prepared:
+        """The prepared module and optimizers."""
+        return self.state.prepared
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -112,34 +408,66 @@ class TrainerView(RunView, RankView):
         """The learning rate schedulers of the fit that runs: `scheduler`, `interval`, `frequency`, `monitor`, …"""
         return list(self.state.schedules)
 
-    @property
-    def metrics(self) -> Metrics:
-        """Where modules log."""
-        return self.state.metrics
+    def manual_optimizers(self) -> ManualOptimizer | list[ManualOptimizer]:
+        """What `Module.optimizers` returns."""
+        optimizers = self.state.manual_optimizers
+        if not optimizers:
+            raise StratagemError("there are optimizers only during fit")
+        return optimizers[0] if len(optimizers) == 1 else optimizers
 
     @property
-    def prepared(self) -> Prepared:
-        """The prepared module and optimizers."""
-        return self.state.prepared
+    def state(self) -> StageState:
+        """The objects of the running stage; `fn`, `stage`, `status` and `finished` of the last one afterwards.
 
-    @property
-    def loggers(self) -> list[Logger]:
-        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere.
-
-        Those that the trainer was given where no stage runs.
+        Raises:
+            StratagemError: (of any other attribute) no stage runs in this process, or it hasn't come that far.
         """
-        given = self.given_loggers
-        if self._state is None:
-            return [] if isinstance(given, bool) else list(given)
-        state = self._state
-        if self.is_main or state.stage != "fit" or isinstance(given, bool):
-            return state.loggers
-        return [logger.mute() for logger in given]
+        return self.current_stage.state
+
+    # Callbacks --------------------------------------------------------------------------------------
 
     @property
-    def logger(self) -> Logger | None:
-        """The first of them; None on all ranks but 0."""
-        return next(iter(self.loggers), None)
+    def checkpoint_callbacks(self) -> list[Callback]:
+        """Those of class `ModelCheckpoint`."""
+        from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
+
+        return [callback for callback in self.callbacks if isinstance(callback, ModelCheckpoint)]
+
+    @property
+    def checkpoint_callback(self) -> Callback | None:
+        """The first of them."""
+        return next(iter(self.checkpoint_callbacks), None)
+
+    @property
+    def early_stopping_callbacks(self) -> list[Callback]:
+        """Those of class `EarlyStopping`."""
+        from stratagem_trainer.callbacks.early_stopping import EarlyStopping
+
+        return [callback for callback in self.callbacks if isinstance(callback, EarlyStopping)]
+
+    @property
+    def early_stopping_callback(self) -> Callback | None:
+        """The first of them."""
+        return next(iter(self.early_stopping_callbacks), None)
+
+    @property
+    def progress_bar_callback(self) -> Callback | None:
+        """The progress bar, where there is one."""
+        from stratagem_trainer.callbacks.progress import ProgressBar
+
+        return next((each for each in self.callbacks if isinstance(each, ProgressBar)), None)
+
+    # Folders and checkpoints ------------------------------------------------------------------------
+
+    @property
+    def log_dir(self) -> str | None:
+        """The run's folder, equal on all ranks; None where nothing is written."""
+        return self.run_dir
+
+    @property
+    def default_root_dir(self) -> str:
+        """Where runs/ is, absolute."""
+        return os.path.abspath(self.settings.default_root_dir or ".")
 
     @property
     def checkpoint_dir(self) -> str:
@@ -147,13 +475,6 @@ class TrainerView(RunView, RankView):
         if self.run_dir is None:
             raise StratagemError("only fit has a folder for checkpoints")
         return os.path.join(self.run_dir, CHECKPOINTS)
-
-    def manual_optimizers(self) -> ManualOptimizer | list[ManualOptimizer]:
-        """What `Module.optimizers` returns."""
-        optimizers = self.state.manual_optimizers
-        if not optimizers:
-            raise StratagemError("there are optimizers only during fit")
-        return optimizers[0] if len(optimizers) == 1 else optimizers
 
     def save_checkpoint(self, path: str | os.PathLike[str], weights_only: bool = False) -> None:
         """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective.
@@ -170,8 +491,8 @@ class TrainerView(RunView, RankView):
             StratagemError: no stage runs in this process, or it hasn't come to its first batch; or the fit that
                 ended has kept no checkpoint of its last step.
         """
-        if self._state is None and self._seen.progress.step:
-            copy_last(self, path_text("path", path), weights_only)
+        if self.current_stage.live is None and self.current_stage.last.progress.step:
+            copy_last(self.checkpoint_callbacks, self.progress, path_text("path", path), weights_only)
             return
         save = self.state.save
         if save is None:
@@ -189,77 +510,35 @@ class TrainerView(RunView, RankView):
         """Delete a checkpoint. Collective."""
         self.runtime.session.checkpointer.remove(path_text("path", path))
 
-    # For the stage ------------------------------------------------------------------------------------
+    # Called by the stage ----------------------------------------------------------------------------
 
     def enter(
         self, runtime: Runtime, run_dir: str | None, module: Any = None, ckpt_path: str | None = None
     ) -> None:
         """Begin a stage in this process."""
-        self._worker, self.run_dir, self.model, self.ckpt_path = runtime, run_dir, module, ckpt_path
-        is_fit = self._seen.stage == "fit"
-        self._at, self.datamodule = Progress() if is_fit else replace(self._seen.progress), None
-
-    def begin_at(self, epoch: int) -> None:
-        """Say which epoch a continued fit begins with, before its loaders are made."""
-        self._at = Progress(epoch=epoch)
-
-    def show_data(self, data: FitData) -> None:
-        """Show the loaders of a fit."""
-        self._data = data
-
-    def show_loader(self, stage: str, loader: Any) -> None:
-        """Show the loader of an evaluation."""
-        self._loaders = {stage: loader}
+        self.current_stage.enter(runtime)
+        self.run_dir, self.model, self.ckpt_path, self.datamodule = run_dir, module, ckpt_path, None
 
     def go_live(self, state: StageState) -> None:
         """Show the stage's objects to modules and callbacks."""
-        self._state = state
+        self.current_stage.live = state
 
     def leave(self) -> None:
         """End the stage in this process."""
-        self._state = self._worker = self._data = None
-        self._loaders = {}
+        self.current_stage.leave()
 
-    def seen(self) -> Seen:
-        """Return what the launching process's trainer is to say of the stage that has run."""
-        state = self._state
-        assert state is not None  # a stage asks for it at its own end
-        return Seen(
-            state.stage,
-            "finished",
-            state.progress,
-            state.metrics.latest(),
-            state.metrics.logged(),
-            state.metrics.on_bar(),
-            state.num_train_batches,
-            state.eval_batches,
-            self.run_dir,
-            self.world_size,
-            state.should_stop,
-        )
+    if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any attribute
 
-    @property
-    def has_state(self) -> bool:
-        """Whether a stage runs in this process and has come as far as its objects."""
-        return self._state is not None
-
-    @property
-    def state(self) -> StageState:
-        """The objects of the running stage; `fn`, `stage`, `status` and `finished` of the last one afterwards.
-
-        Raises:
-            StratagemError: (of any other attribute) no stage runs in this process, or it hasn't come that far.
-        """
-        if self._state is None:
-            status = self._seen.status if self._worker is None else "running"
-            return cast("StageState", EndedState(self._seen.stage, status))
-        return self._state
-
-    def __getattr__(self, name: str) -> Any:
-        # Only of what isn't there.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise AttributeError(absent(name, type(self)))
+        def __getattr__(self, name):
+            # Only of what isn't there.
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise AttributeError(absent(name, type(self)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_state": None, "_worker": None, "_data": None, "_loaders": {}, **_NOT_SENT}
+        # Workers get the stage's own.
+        return {**vars(self), "model": None, "datamodule": None, "_next_run": None}
+
+
+def _or_inf(number: int | None) -> int | float:
+    return math.inf if number is None else number

@@ -72,7 +72,7 @@ def test_saves_by_the_clock_of_rank_0(make_trainer, monkeypatch):
     assert [entry.step for entry in kept.kept] == [6, 3]
 
 
-def test_what_is_best_is_told_and_written(make_trainer, tmp_path, capsys):
+def test_the_best_is_reported_and_written(make_trainer, tmp_path, capsys):
     kept = ModelCheckpoint(monitor="val_loss", save_top_k=2, save_last="link", verbose=True)
     make_trainer(kept).fit(*val(3.0, 1.0, 2.0))
     assert list(kept.best_k_models.values()) == [1.0, 2.0]
@@ -102,7 +102,7 @@ def test_nonsense_is_refused(arguments, message):
         ModelCheckpoint(**arguments)
 
 
-def test_early_stopping_looks_when_it_is_told_to(make_trainer, capsys):
+def test_early_stopping_checks_after_the_chosen_epochs(make_trainer, capsys):
     epochs = EarlyStopping("val_loss", patience=1, check_on_train_epoch_end=True, verbose=True)
     trainer = make_trainer(epochs)
     trainer.fit(*val(1.0, 2.0, 3.0))

@@ -41,7 +41,7 @@ def test_each_step_or_each_epoch(make_trainer):
     ]
 
 
-def test_groups_and_optimizers_are_told_apart(make_trainer):
+def test_groups_and_optimizers_are_distinguished(make_trainer):
     logged = fit(make_trainer, LearningRateMonitor("epoch"), sgd(1.0, 2.0), sgd(3.0))
     assert logged[:3] == [
         ("lr-SGD/pg1", 1.0, False),

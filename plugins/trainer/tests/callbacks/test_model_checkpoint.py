@@ -307,9 +307,9 @@ def test_a_foreign_checkpoint_deletes_nothing_outside_of_the_runs_folder(make_tr
     victim.restore(str(tmp_path / "foreign"))
     with pytest.warns(
         UserWarning, match="outside of .*checkpoints, which are left alone: .*precious"
-    ) as told:
+    ) as reported:
         victim.fit(*val(1.0, 0.5), first=1)
-    assert len(told) == 1
+    assert len(reported) == 1
     assert names(tmp_path / "others") == ["precious"]
     assert (tmp_path / "empty").is_dir()
     assert names(folder) == ["0", "2", "last"]
@@ -420,9 +420,9 @@ def test_a_background_save_that_fails_deletes_nothing_and_changes_no_ranking(
         assert os.readlink(folder / "last") == "0"
         os.kill(trainer.checkpointer._background.writer.pid, signal.SIGKILL)
         (folder / "shut").unlink()
-        with pytest.raises(CheckpointError, match="ended by SIGKILL") as told:
+        with pytest.raises(CheckpointError, match="ended by SIGKILL") as reported:
             trainer.checkpointer.wait()
-        checkpoint.on_exception(trainer, None, told.value)
+        checkpoint.on_exception(trainer, None, reported.value)
         assert checkpoint.state_dict() == before
         assert [name for name in names(folder) if ".tmp-" not in name] == ["0", "last"]
         assert os.readlink(folder / "last") == "0"

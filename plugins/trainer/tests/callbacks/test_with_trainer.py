@@ -58,16 +58,16 @@ def fit(tmp_path):
     return run
 
 
-def test_loggers_are_told_once_a_checkpoint_is_complete(fit, tmp_path):
+def test_loggers_get_a_checkpoint_once_it_is_complete(fit, tmp_path):
     class Uploads(CSVLogger):
         def after_save_checkpoint(self, checkpoint_callback):
             path = checkpoint_callback.best_model_path
-            told.append((os.path.basename(path), os.path.isdir(path)))
+            reported.append((os.path.basename(path), os.path.isdir(path)))
 
-    told = []
+    reported = []
     rare = ModelCheckpoint(dirpath="rare", every_n_epochs=5, save_last=False)
     fit(Mean([3.0, 2.0]), ModelCheckpoint(), rare, logger=Uploads())
-    assert told == [("epoch=0-step=5", True), ("epoch=1-step=10", True)]
+    assert reported == [("epoch=0-step=5", True), ("epoch=1-step=10", True)]
 
 
 def rows(folder):

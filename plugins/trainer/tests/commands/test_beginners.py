@@ -107,9 +107,9 @@ def test_refused_before_anything_starts(
     name: str, words: str, written: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fit", f"{written}:{name}", *HERE, *QUIET]) == 2
-    told = capfd.readouterr().err
-    assert words in told
-    assert "Traceback" not in told
+    reported = capfd.readouterr().err
+    assert words in reported
+    assert "Traceback" not in reported
 
 
 def test_a_step_that_returns_nothing(written: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,16 +31,16 @@ def test_examples_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("digit", "there is no example 'digit'; there is digits"),
         ("digits", "digits.py is here already, and isn't the example: move it, or use another folder"),
     ],
 )
-def test_what_is_refused(name: str, told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(name: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "digits.py").write_text("mine = 1\n")
     assert main(["example", name]) == 2
-    assert capfd.readouterr().err == f"Error: {told}\n"
+    assert capfd.readouterr().err == f"Error: {message}\n"
     assert (tmp_path / "digits.py").read_text() == "mine = 1\n"
 
 

@@ -67,6 +67,13 @@ def test_printed_settings_are_those_that_a_fit_saves_and_nothing_runs(fitted, ne
     assert not (net.parent / "runs").exists()
 
 
+def test_the_saved_configuration_of_a_run_that_went_on_begins_a_new_one(net, folder):
+    words = [*HERE, *QUIET, "--max-steps", "1"]
+    assert main(["fit", "net.py:Net", *words, "--ckpt-path", "auto", "--run-dir", "first"]) == 0
+    assert main(["fit", "--config", "first/config.yaml", "--run-dir", "second"]) == 0
+    assert (folder / "second" / "config.yaml").is_file()
+
+
 def test_the_saved_configuration_repeats_the_run(net, folder, capfd):
     sets = [
         "model.hidden=5",
@@ -213,9 +220,11 @@ def damaged(checkpoint, how):
     elif how == "state":
         rewrite_state(checkpoint, lambda state: state["progress"].update(epoch=1e300))
     else:
-        number = {"newer": {"format_version": 999}, "nobody": {"world_size": -3}, "nothing": {"files": None}}[
-            how
-        ]
+        number = {
+            "newer": {"format_version": 999},
+            "no ranks": {"world_size": -3},
+            "nothing": {"files": None},
+        }[how]
         rewrite_manifest(checkpoint, lambda manifest: manifest.update(number))
 
 
@@ -226,7 +235,7 @@ def damaged(checkpoint, how):
         ("newer", "999"),
         ("flipped", "aren't what was written"),
         ("state", "progress.epoch"),
-        ("nobody", "world_size"),
+        ("no ranks", "world_size"),
         ("nothing", "files"),
     ],
 )

@@ -72,7 +72,7 @@ def test_the_result_is_what_one_rank_gives(kind, length, world_size, batch_size)
 
 
 @pytest.mark.parametrize("kind", sorted(MAKERS.keys() - {"list of tensors of any shape"}))
-def test_sizes_are_told_from_the_predictions(kind):
+def test_sizes_follow_from_the_predictions(kind):
     make = MAKERS[kind]
     (expected,) = deal(make, 13, 1, 4)
     same(merge_predictions(deal(make, 13, 2, 4)), expected)

@@ -309,7 +309,7 @@ def test_a_fraction_of_an_unknown_length_is_refused(tmp_path: Path) -> None:
 
 
 class WatchedClosure(ClosurePlain):
-    """Notes the number of each batch wherever it is told one, and leaves a step out."""
+    """Notes the number of each batch wherever it gets one, and leaves a step out."""
 
     def __init__(self) -> None:
         super().__init__()

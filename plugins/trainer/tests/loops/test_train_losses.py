@@ -1,4 +1,4 @@
-"""Which loss an optimizer with a closure is told, and of which step a loss that isn't finite is."""
+"""Which loss an optimizer with a closure gets, and of which step a loss that isn't finite is."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stratagem.errors import NonFiniteError
 
 
 class Asks(torch.optim.Optimizer):
-    """Evaluates twice per step, and keeps what it was told."""
+    """Evaluates twice per step, and keeps what it was given."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
-        self.told: list[float] = []
+        self.losses: list[float] = []
 
     def step(self, closure: Any) -> None:  # type: ignore[override]
-        self.told += [float(closure()), float(closure())]
+        self.losses += [float(closure()), float(closure())]
 
 
 def test_a_closure_returns_the_mean_of_its_window(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_closure_returns_the_mean_of_its_window(tmp_path: Path) -> None:
     train(module, tmp_path, max_epochs=1, limit_train_batches=5, accumulate_grad_batches=3)
     losses = [F.mse_loss(plain(x), y).item() for x, y in batches()][:5]
     expected = [sum(losses[:3]) / 3] * 2 + [sum(losses[3:]) / 2] * 2
-    assert module.optimizer.told == pytest.approx(expected, rel=1e-6)
+    assert module.optimizer.losses == pytest.approx(expected, rel=1e-6)
 
 
 class Breaks:
@@ -81,8 +81,8 @@ def test_parameters_that_are_not_finite_after_a_manual_step(tmp_path: Path) -> N
     assert train(FarByHand(), tmp_path / "unwatched", max_steps=1).global_step == 1
 
 
-def test_each_backward_of_a_closure_is_told(tmp_path: Path) -> None:
-    class Told(Closure):
+def test_each_backward_of_a_closure_is_reported(tmp_path: Path) -> None:
+    class GetsTheLoss(Closure):
         losses = backwards = 0
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -92,6 +92,6 @@ def test_each_backward_of_a_closure_is_told(tmp_path: Path) -> None:
         def on_after_backward(self) -> None:
             self.backwards += 1
 
-    module = Told()
+    module = GetsTheLoss()
     train(module, tmp_path, max_epochs=1, limit_train_batches=4, accumulate_grad_batches=2)
     assert module.backwards == module.losses > 4

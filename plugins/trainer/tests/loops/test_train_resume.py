@@ -82,7 +82,7 @@ def test_a_run_of_unknown_length_that_is_over_goes_no_further(tmp_path: Path) ->
 
 
 class Again:
-    """Batches that nobody has counted."""
+    """Batches without a known number."""
 
     def __iter__(self) -> Any:
         return iter(list(DataLoader(samples(16), 4)))

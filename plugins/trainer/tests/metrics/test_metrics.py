@@ -426,7 +426,7 @@ def test_the_bar_has_what_was_logged_for_it_in_its_order() -> None:
 # Losses -----------------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_not_finite_is_told_once() -> None:
+def test_a_loss_that_is_not_finite_is_reported_once() -> None:
     made = begun()
     made.losses.add(3, torch.tensor(math.nan))
     with pytest.warns(UserWarning, match="the loss is nan at step 3: the run goes on"):
@@ -454,13 +454,13 @@ def test_ranks_tell_together_of_the_first_loss_that_is_not_finite() -> None:
         made.end_step(9, 0)
         made.end_late()
         made.end_epoch(9, 0)
-        return made.losses.is_told
+        return made.losses.is_reported
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         assert on_threads(3, work) == [True, True, True]
-    told = [str(each.message) for each in seen if "loss" in str(each.message)]
-    assert told == [
+    reported = [str(each.message) for each in seen if "loss" in str(each.message)]
+    assert reported == [
         "the loss isn't finite at step 5, on rank 2: the run goes on with it; "
         "Trainer(terminate_on_nan=True) ends it there"
     ]
@@ -471,11 +471,11 @@ def test_ranks_whose_losses_broke_at_the_same_step_are_named() -> None:
         made = begun(collectives=collectives)
         made.losses.add(4, torch.tensor(math.nan if collectives.rank < 2 else 1.0))
         made.end_epoch(9, 0)
-        return made.losses.is_told
+        return made.losses.is_reported
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         on_threads(3, work)
-    told = [str(each.message) for each in seen if "loss" in str(each.message)]
-    assert len(told) == 1
-    assert told[0].startswith("the loss is nan at step 4, on ranks 0, 1: the run goes on")
+    reported = [str(each.message) for each in seen if "loss" in str(each.message)]
+    assert len(reported) == 1
+    assert reported[0].startswith("the loss is nan at step 4, on ranks 0, 1: the run goes on")

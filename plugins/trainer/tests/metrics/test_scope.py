@@ -56,14 +56,16 @@ def test_a_name_is_logged_in_one_way() -> None:
     step, _, _ = scopes()
     options(step)
     options(step)
-    told = "'x' was logged with .*on_epoch=False.* before, and with .*on_epoch=True.* now: log it in one way"
-    with pytest.raises(LoggingError, match=told):
+    message = (
+        "'x' was logged with .*on_epoch=False.* before, and with .*on_epoch=True.* now: log it in one way"
+    )
+    with pytest.raises(LoggingError, match=message):
         options(step, on_epoch=True)
 
 
 def test_misuse_is_refused() -> None:
     step, between, evaluation = scopes()
-    for scope, name, value, how, told in (
+    for scope, name, value, how, message in (
         (step, "step", 1.0, {}, "a column of every row"),
         (evaluation, "epoch", 1.0, {}, "a column of every row"),
         (Scope("predict"), "x", 1.0, {}, "while predicting"),
@@ -73,7 +75,7 @@ def test_misuse_is_refused() -> None:
         (step, "x", torch.zeros(1, dtype=torch.complex64), {}, "is complex"),
         (step, "x", 1.0, {"reduce_fx": "median"}, "must be one of mean, sum, min, max"),
     ):
-        with pytest.raises(LoggingError, match=told):
+        with pytest.raises(LoggingError, match=message):
             options(scope, name, value, **how)
     for reduce_fx in ("mean", "sum", "min", "max"):
         options(step, reduce_fx, torch.ones(1, 1), reduce_fx=reduce_fx)

@@ -14,4 +14,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "verify"]
 
-__getattr__, __dir__ = lazy_names(__name__, {".verification": "Verification verify"})
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(__name__, {".verification": "Verification verify"})

@@ -29,7 +29,9 @@ _ORDER = tuple(reversed(_COLOURS))
 """What is wrong comes first."""
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem verify digits.py:Digits --strategy fsdp",
+)
 @click.argument("target", required=False)
 @flags.selection_flags
 @click.option(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from stratagem_testing.comparison import furthest, largest_difference, norm_of_difference
 from torch import Tensor
 
 from stratagem_verify.observed import Seen
@@ -85,20 +86,19 @@ def gradients_apart(
         names: of the parameters.
         tolerance: relative to the largest gradient of a parameter.
     """
-    worst, found = 1.0, None
-    for name in names:
-        mine, other = (each[name].double() - start[name].double() for each in (ours, theirs))
-        size = float(other.abs().max()) if other.numel() else 0.0
-        epsilon = (
-            torch.finfo(start[name].dtype).eps * float(start[name].abs().max()) if other.numel() else 0.0
-        )
-        rounded = float((noise[name].double() - theirs[name].double()).abs().max()) if noise else 0.0
-        apart = float((mine - other).abs().max()) if other.numel() else 0.0
-        allowed = 10 * tolerance * size + 4 * epsilon + NOISE * rounded
-        if apart > worst * allowed:
-            worst = apart / max(allowed, 1e-300)
-            found = Apart(name, float(mine.norm()), float(other.norm()))
-    return found
+    mine, others = (
+        {name: each[name].double() - start[name].double() for name in names} for each in (ours, theirs)
+    )
+
+    def allowed(name: str) -> float:
+        if not others[name].numel():
+            return 0.0
+        epsilon = torch.finfo(start[name].dtype).eps * float(start[name].abs().max())
+        rounded = largest_difference(noise[name], theirs[name]) if noise else 0.0
+        return 10 * tolerance * float(others[name].abs().max()) + 4 * epsilon + NOISE * rounded
+
+    parts, name = furthest(mine, others, allowed, measure=largest_difference)
+    return Apart(name, float(mine[name].norm()), float(others[name].norm())) if parts > 1.0 else None
 
 
 def weights_apart(
@@ -110,20 +110,19 @@ def weights_apart(
     share: float = TRAINED,
 ) -> tuple[str, float] | None:
     """Return the tensor that is furthest from one process's, in parts of its way, if by more than `share`."""
-    worst, found = 1.0, None
-    for name in names:
+
+    def allowed(name: str) -> float:
         if not theirs[name].is_floating_point():
-            if not torch.equal(ours[name], theirs[name]):
-                return name, math.inf
-            continue
-        apart, way = (_norm(one[name], theirs[name]) for one in (ours, start))
-        rounded = _norm(noise[name], theirs[name]) if noise else 0.0
+            return 0.0
+        rounded = norm_of_difference(noise[name], theirs[name]) if noise else 0.0
         epsilon = 16 * torch.finfo(theirs[name].dtype).eps * float(theirs[name].double().norm())
-        allowed = share * way + NOISE * rounded + epsilon
-        if apart > worst * allowed:
-            worst = apart / max(allowed, 1e-300)
-            found = name, apart / way if way else math.inf
-    return found
+        return share * norm_of_difference(start[name], theirs[name]) + NOISE * rounded + epsilon
+
+    parts, name = furthest(ours, theirs, allowed, names, norm_of_difference)
+    if not parts > 1.0:
+        return None
+    apart, way = (norm_of_difference(one[name], theirs[name]) for one in (ours, start))
+    return name, apart / way if way and theirs[name].is_floating_point() else math.inf
 
 
 def unequal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:
@@ -135,7 +134,3 @@ def unequal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[st
         if ours[name].shape == theirs[name].shape
         and not torch.equal(ours[name].to(theirs[name].dtype).nan_to_num(), theirs[name].nan_to_num())
     ]
-
-
-def _norm(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).norm())

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.batch_size import batch_size_of
-from stratagem_trainer.callbacks.base import Callback
+from stratagem_testing.record import Recorder, TrainingRecord, read_whole
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from stratagem.errors import DataError
-from stratagem.sdk.loops import capture_rng, loss_of
+from stratagem.sdk.loops import capture_rng
 from stratagem.sdk.tensors import map_tensors
 from stratagem_verify import state
 
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-@dataclass
-class Seen:
-    """What a run came to, on one rank."""
+@dataclass(kw_only=True)
+class Seen(TrainingRecord):
+    """What a run came to, on one rank; `own` has all parameters and buffers that this rank has or can gather."""
 
     losses: list[float | None] = field(default_factory=list)
     """Per micro-batch; None where the step returned none."""
     sizes: list[int | None] = field(default_factory=list)
     """Samples per micro-batch."""
-    steps: int = 0
     manual: bool = False
     """Whether the module optimizes manually."""
     data_rank: int = 0
@@ -45,12 +44,6 @@ class Seen:
     """Whether a step drew random numbers."""
     batch_norms: list[str] = field(default_factory=list)
     """Layers that normalize with their rank's batch."""
-    start: dict[str, Tensor] = field(default_factory=dict)
-    """Weights before the first step."""
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    """Weights at the end, as in the checkpoint."""
-    own: dict[str, Tensor] = field(default_factory=dict)
-    """The same, as this rank has them."""
     trained: list[str] = field(default_factory=list)
     """Names of parameters that require gradients."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
@@ -92,7 +85,7 @@ def _counts(optimizers: Sequence[Optimizer]) -> list[int]:
     return sorted({value for value in settings if type(value) is int})
 
 
-class Record(Callback):
+class Record(Recorder):
     """Keeps losses, and at the end what has become of the module.
 
     Args:
@@ -102,13 +95,12 @@ class Record(Callback):
         quiet: keep the module in evaluation mode, in which dropout and batch norm rest.
     """
 
-    order = 100
-
     def __init__(
         self, path: str, load_from: str | None = None, noise: float = 0.0, quiet: bool = False
     ) -> None:
-        self.path, self.load_from, self.noise, self.quiet = path, load_from, noise, quiet
-        self.seen = Seen()
+        super().__init__(path)
+        self.load_from, self.noise, self.quiet = load_from, noise, quiet
+        self.seen = Seen(losses=self.losses)
         self._drawn = ""
 
     def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
@@ -143,20 +135,26 @@ class Record(Callback):
         seen = self.seen
         seen.draws = seen.draws or self._drawn != draw_state(trainer.device)
         seen.batch_norms = seen.batch_norms or state.separate_batch_norms(module)
-        try:
-            loss = loss_of(outputs)
-        except DataError:
-            loss = None  # a manual step returns what it likes
-        seen.losses.append(None if loss is None else float(loss.detach().double()))
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
         seen.sizes.append(batch_size_of(batch))
+
+    def loss_in(self, outputs: Any) -> Tensor | None:
+        try:
+            return super().loss_in(outputs)
+        except DataError:
+            return None  # a manual step returns what it likes
+
+    def read_weights(self, trainer: Trainer) -> dict[str, Tensor]:
+        # Of a checkpoint of the whole run, from which others resume.
+        trainer.save_checkpoint(f"{self.path}-end")
+        return read_whole(trainer.runtime.session.checkpointer, f"{self.path}-end", "model/")
 
     def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
         seen = self.seen
-        seen.steps = trainer.global_step
         # Before a checkpoint, for which a strategy may make them equal.
         seen.buffers = state.own_buffers(module)
-        trainer.save_checkpoint(f"{self.path}-end")
-        seen.weights = state.read_weights(trainer, f"{self.path}-end")
+        super().on_end(trainer, module, stage)
+        seen.steps, seen.weights = self.steps, self.weights
         seen.own = state.own_weights(trainer)
         seen.normalization = state.buffers_of_normalization(module)
 
@@ -180,7 +178,8 @@ class Capture(Record):
     def on_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         super().on_start(trainer, module, stage)
         trainer.save_checkpoint(f"{self.path}-start")
-        self.seen.start = state.read_weights(trainer, f"{self.path}-start")
+        checkpointer = trainer.runtime.session.checkpointer
+        self.seen.start = read_whole(checkpointer, f"{self.path}-start", "model/")
 
     def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_start(trainer, module, batch, batch_idx)

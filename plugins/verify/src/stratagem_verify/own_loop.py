@@ -10,16 +10,17 @@ import inspect
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from stratagem_testing.record import TrainingRecord, gather_whole
 from stratagem_testing.subject import SEED, StrategySubject
 from stratagem_testing.workers import RankError, shared_workers
-from torch import Tensor, nn
+from torch import nn
 
-from stratagem import Checkpoint, Prepared, Runtime
+from stratagem import Prepared, Runtime
 from stratagem.errors import UsageError
 from stratagem_verify import state
 from stratagem_verify.compare import weights_apart
@@ -43,14 +44,10 @@ def is_loop(function: Any) -> bool:
     return next(iter(inspect.signature(function).parameters), "") == "runtime"
 
 
-@dataclass
-class LoopResult:
-    """What a loop came to on one rank."""
+@dataclass(kw_only=True)
+class LoopResult(TrainingRecord):
+    """What a loop came to on one rank: weights of all modules, by their place among those that were set up."""
 
-    start: dict[str, Tensor] = field(default_factory=dict)
-    """Weights that modules had when they were set up."""
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    """Weights of all modules, by their place among those that were set up."""
     batches: int = 0
     batch_norms: bool = False
 
@@ -149,10 +146,7 @@ def _called(runtime: _WatchedRuntime, load: Load, folder: str, replayed: Any) ->
         for key, tensor in prepared.model_tensors().items()
     }
     name = "alone" if replayed is not None else "ranks"
-    session.checkpointer.save(f"{folder}/weights-{name}", Checkpoint(tensors))
-    reader = session.checkpointer.open(f"{folder}/weights-{name}")
-    result.weights = {key: torch.empty(info.shape, dtype=info.dtype) for key, info in reader.tensors.items()}
-    reader.read(result.weights)
+    result.weights = gather_whole(session.checkpointer, tensors, f"{folder}/weights-{name}")
     result.batches = sum(len(epoch) for loader in runtime.loaders for epoch in loader.epochs)
     if replayed is None:
         torch.save([loader.epochs for loader in runtime.loaders], f"{folder}/batches-{runtime.data_rank}.pt")

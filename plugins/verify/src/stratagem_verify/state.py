@@ -29,18 +29,6 @@ class JoinError(Exception):
 # Weights ------------------------------------------------------------------------------------------------
 
 
-def read_weights(trainer: Trainer, path: str) -> dict[str, Tensor]:
-    """Return parameters and buffers in a checkpoint, whole, by name. Collective."""
-    reader = trainer.runtime.session.checkpointer.open(path)
-    whole = {
-        name: torch.empty(info.shape, dtype=info.dtype)
-        for name, info in reader.tensors.items()
-        if name.startswith("model/")
-    }
-    reader.read(whole)
-    return {name.removeprefix("model/"): value for name, value in whole.items()}
-
-
 def load_weights(trainer: Trainer, path: str) -> None:
     """Give the module the weights of a checkpoint. Collective."""
     reader = trainer.runtime.session.checkpointer.open(path)

@@ -56,8 +56,8 @@ def gradients(session: Session) -> Finding:
     try:
         ranks = session.under("gradients", runs.capture, "gradients", True)
     except RankError as error:
-        told = reason(error)
-        return Finding("gradients", "note", f"not read, since a step of plain SGD isn't possible: {told}")
+        why = reason(error)
+        return Finding("gradients", "note", f"not read, since a step of plain SGD isn't possible: {why}")
     tried = try_forms(session, ranks, "gradients", by_gradients)
     count = len(ranks[0].trained)
     if tried.form == "whole":
@@ -165,17 +165,17 @@ def _as_rank(alone: Seen, ranks: int) -> Seen:
 
 
 def _by_definition(ranks: Sequence[Seen]) -> str:
-    told, first = [], ranks[0]
+    notes, first = [], ranks[0]
     if first.batch_norms:
         who = f"{_listed(first.batch_norms)} normalize{'s' * (len(first.batch_norms) == 1)}"
-        told.append(
+        notes.append(
             f"{who} each rank's own batch, by definition: use torch.nn.SyncBatchNorm for one process's numbers"
             if data_ranks(ranks) > 1
             else f"{who} each part of a batch separately, by definition"
         )
     if first.draws:
-        told.append("draws random numbers, so losses of one batch and of its parts can't be compared")
-    return f"{'; '.join(told)}; with these at rest, losses are one process's"
+        notes.append("draws random numbers, so losses of one batch and of its parts can't be compared")
+    return f"{'; '.join(notes)}; with these at rest, losses are one process's"
 
 
 def _compared_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) -> Finding:
@@ -203,11 +203,11 @@ def _compared_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) -
     session.form = "same"
     if not first.draws and not first.batch_norms:
         return Finding("loss", "wrong", _manual_mean(session, ranks))
-    told = "random numbers are drawn" if first.draws else "each rank normalizes its own batch"
+    notes = "random numbers are drawn" if first.draws else "each rank normalizes its own batch"
     return Finding(
         "loss",
         "note",
-        f"optimizes manually, and {told}, so that one process can't repeat the ranks' steps: compared with equal "
+        f"optimizes manually, and {notes}, so that one process can't repeat the ranks' steps: compared with equal "
         "batches on all ranks",
     )
 
@@ -263,12 +263,12 @@ def _gradients_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) 
 
 
 def _gradients_wrong(apart: Apart, ranks: int) -> str:
-    told = f"of {apart.where!r} have norm {apart.ours:.6g}, and {apart.theirs:.6g} in one process"
+    norms = f"of {apart.where!r} have norm {apart.ours:.6g}, and {apart.theirs:.6g} in one process"
     if not apart.ours:
-        return f"{told}: the parameter isn't trained under this strategy"
+        return f"{norms}: the parameter isn't trained under this strategy"
     if apart.theirs and ranks > 1 and abs(apart.ours / apart.theirs - ranks) < 0.01 * ranks:
-        return f"{told}, {ranks} times as much: gradients are summed over ranks, and not averaged"
-    return f"{told}: ranks' gradients aren't averaged, or some ranks lack theirs"
+        return f"{norms}, {ranks} times as much: gradients are summed over ranks, and not averaged"
+    return f"{norms}: ranks' gradients aren't averaged, or some ranks lack theirs"
 
 
 def _samples(ranks: Sequence[Seen], accumulate: int) -> str:

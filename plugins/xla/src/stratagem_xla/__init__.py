@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SingleDeviceXLAStrategy", "TpuAccelerator", "XLAFSDPStrategy", "XLAStrategy", "XlaAccelerator"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".accelerator": "TpuAccelerator XlaAccelerator",
-        ".fsdp": "XLAFSDPStrategy",
-        ".single": "SingleDeviceXLAStrategy",
-        ".strategy": "XLAStrategy",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".accelerator": "TpuAccelerator XlaAccelerator",
+            ".fsdp": "XLAFSDPStrategy",
+            ".single": "SingleDeviceXLAStrategy",
+            ".strategy": "XLAStrategy",
+        },
+    )

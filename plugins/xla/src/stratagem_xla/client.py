@@ -42,8 +42,8 @@ def start(kind: str, devices: int, *, spmd: bool) -> Client:
     if _started:
         if _started[0] != wanted:
             raise DeviceError(
-                f"XLA was started with {_told(_started[0])} in this process, which can't be changed, and this run "
-                f"asks for {_told(wanted)}: start it in another process"
+                f"XLA was started with {_described(_started[0])} in this process, which can't be changed, and this "
+                f"run asks for {_described(wanted)}: start it in another process"
             )
         _set_variables(wanted)
         return wanted
@@ -121,5 +121,5 @@ def _check_backward() -> None:
         ) from error
 
 
-def _told(client: Client) -> str:
+def _described(client: Client) -> str:
     return f"{client.devices} {client.kind} device{'s' if client.devices != 1 else ''}"

@@ -68,14 +68,23 @@ class GatheredUnit:
         )
 
     def settle(self) -> None:
-        """Take up what the user's code did to copies that are gathered. Call it before a backward.
+        """Carry what your code did to gathered copies over to their shards. Call it before a backward.
 
         Raises:
             ConfigError: a shard was changed while its copy was in use.
         """
         for pair in self.pairs:
             if pair.is_gathered:
-                pair.take_up()
+                pair.carry_changes()
+
+    def check_gradients(self) -> None:
+        """Look whether your code gave a gathered copy a gradient. Call it before a step, which steps the shards.
+
+        Raises:
+            ShardedUseError: a copy has a gradient that no step would apply.
+        """
+        for pair in self.pairs:
+            pair.check_gradient()
 
     def release(self) -> None:
         """Leave the wrapper as it was, so that nothing keeps both alive."""
@@ -95,7 +104,7 @@ class GatheredUnit:
             pair for pair in self.pairs if pair.is_gathered and (freed is None or id(pair.copy) in freed)
         ]
         for pair in going:
-            pair.take_up()
+            pair.carry_changes()
         self._free(params, *args, **kwargs)
         for pair in going:
             pair.show_shard()
@@ -157,7 +166,7 @@ class _Pair:
             self.copy.requires_grad_(self._trained)
         self._share_hooks()
 
-    def take_up(self) -> None:
+    def carry_changes(self) -> None:
         """Give the shard what the user did to the copy since it was gathered, once."""
         if self._noted is None:
             return
@@ -179,6 +188,15 @@ class _Pair:
         if _mark(self.copy) != copy:
             self._write_back()
             self._changed = True
+
+    def check_gradient(self) -> None:
+        # torch_xla moves each copy's gradient to the shard within the backward.
+        if self.copy.grad is not None:
+            raise ShardedUseError(
+                f"a gradient was assigned to {self._name!r} while it was gathered, under xla_fsdp with spmd=False, "
+                "which steps shards and reduces gradients in a backward alone: call runtime.backward(loss), or leave "
+                "spmd=True"
+            )
 
     def _share_hooks(self) -> None:
         hooks, theirs = backward_hooks(self._shard), backward_hooks(self.copy)

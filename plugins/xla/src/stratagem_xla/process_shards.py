@@ -18,11 +18,11 @@ from stratagem.errors import ShardedUseError
 from stratagem.sdk.states import load_model, optimizer_tensors
 from stratagem_xla.checkpoints import on_cpu
 from stratagem_xla.client import keeping_random_state, send_off
+from stratagem_xla.flat_shards import FlatShardsReader, broadcast_coalesced, whole
 from stratagem_xla.gathered import use_of_shard
 from stratagem_xla.held_shards import computing_with_shards, hold_shards, let_go, stepping
-from stratagem_xla.pieces import PiecesReader, broadcast_coalesced, whole
 from stratagem_xla.prepared import XlaPrepared
-from stratagem_xla.wrapping import Wrapped, point_at_pieces, wrap
+from stratagem_xla.wrapping import Wrapped, point_at_shards, wrap
 from stratagem_xla.xla_private import NO_PATCHED_LINEAR, free
 
 if TYPE_CHECKING:
@@ -55,17 +55,17 @@ def prepare(
     with keeping_random_state():
         wrapped = wrap(request, policy, options, sync)
     for optimizer in optimizers:
-        point_at_pieces(optimizer, wrapped, request.collectives.rank)
+        point_at_shards(optimizer, wrapped, request.collectives.rank)
     prepared = ProcessShardsPrepared(request, layout, wrapped, optimizers)
-    hold_shards(wrapped.pieces.values())
+    hold_shards(wrapped.shards.values())
     return prepared
 
 
 class ProcessShardsPrepared(XlaPrepared):
-    """Pieces of a module, with its optimizers' states. Every forward is collective, that of an evaluation too.
+    """Shards of a module, with its optimizers' states. Every forward is collective, that of an evaluation too.
 
     torch_xla gathers before a forward and a backward, and leaves each process the averaged gradients of its
-    pieces: nothing else reduces any.
+    shards: nothing else reduces any.
 
     Args:
         request: as the `setup` hook received it; its module has been cut.
@@ -90,8 +90,7 @@ class ProcessShardsPrepared(XlaPrepared):
         self._forwards = 0
         """With gradients, since the last backward."""
         for optimizer in self.optimizers:
-            # A parameter that a forward gathered and no backward freed would outlive what is stepped.
-            optimizer.register_step_pre_hook(lambda *_: self._free())
+            optimizer.register_step_pre_hook(lambda *_: self._before_step())
 
     # Per step -----------------------------------------------------------------------------------
 
@@ -169,6 +168,12 @@ class ProcessShardsPrepared(XlaPrepared):
         nn.utils.clip_grads_with_norm_(parameters, clipping.max_norm, total)
         return total
 
+    def _before_step(self) -> None:
+        for unit in self._wrapped.gathered:
+            unit.check_gradients()
+        # A parameter that a forward gathered and no backward freed would outlive what is stepped.
+        self._free()
+
     @computing_with_shards()
     def _free(self) -> None:
         for wrapper in self._wrapped.wrappers:
@@ -201,13 +206,13 @@ class ProcessShardsPrepared(XlaPrepared):
         """As `model_tensors`: a shard's states are sharded, too. Collective."""
         self._free()
         send_off()
-        pieces = dict(self.original_module.named_parameters())
+        shards = dict(self.original_module.named_parameters())
         tensors = {}
         for key, value in optimizer_tensors(self.original_module, self.optimizers).items():
             name = key.split("/", 2)[2].rpartition("/")[0]
-            piece = pieces[name]
-            is_piece = id(piece) in self._wrapped.shapes and value.shape == piece.shape
-            tensors[key] = self._rows(value, piece) if is_piece else value.detach().cpu()
+            shard = shards[name]
+            is_shard = id(shard) in self._wrapped.shapes and value.shape == shard.shape
+            tensors[key] = self._rows(value, shard) if is_shard else value.detach().cpu()
         return tensors
 
     @computing_with_shards()
@@ -215,27 +220,27 @@ class ProcessShardsPrepared(XlaPrepared):
         self._free()
         return super().state()
 
-    def _rows(self, value: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-        return row_shard(whole(value, self._wrapped.shapes[id(piece)], self._collectives), self._mesh)
+    def _rows(self, value: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+        return row_shard(whole(value, self._wrapped.shapes[id(shard)], self._collectives), self._mesh)
 
     @computing_with_shards()
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self._free()
         shapes = {
-            name: (self._wrapped.shapes[id(piece)], piece.shape)
-            for name, piece in self.original_module.named_parameters(remove_duplicate=False)
-            if id(piece) in self._wrapped.shapes
+            name: (self._wrapped.shapes[id(shard)], shard.shape)
+            for name, shard in self.original_module.named_parameters(remove_duplicate=False)
+            if id(shard) in self._wrapped.shapes
         }
-        pieces = PiecesReader(reader, shapes, self._collectives.rank)
+        shards = FlatShardsReader(reader, shapes, self._collectives.rank)
         targets = {
             f"model/{name}": value
             for name, value in self.original_module.state_dict().items()
             if isinstance(value, torch.Tensor)
         }
-        load_model(self.original_module, targets, pieces, state.get("extra", {}), targets.keys())
+        load_model(self.original_module, targets, shards, state.get("extra", {}), targets.keys())
         if not model_only:
             for index in range(len(self.optimizers)):
-                self.load_optimizer(index, pieces, state.get("optimizers", []))
+                self.load_optimizer(index, shards, state.get("optimizers", []))
             self.precision.load_state_dict(state.get("precision", {}))
             self.load_random_state(state)
         send_off()
@@ -246,7 +251,7 @@ class ProcessShardsPrepared(XlaPrepared):
         if self._collectives.world_size == 1:
             # Among several, one may have failed, and the others mustn't wait for it.
             self._wrapped.restore()
-        let_go(self._wrapped.pieces.values())
+        let_go(self._wrapped.shards.values())
         for unit in self._wrapped.gathered:
             unit.release()
         super().release()

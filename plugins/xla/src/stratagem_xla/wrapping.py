@@ -12,8 +12,8 @@ from stratagem_sharding.wrap_policy import units_among
 from torch import nn
 
 from stratagem import ConfigError, DeviceError
+from stratagem_xla.flat_shards import SCALARS, broadcast_coalesced, fill, whole
 from stratagem_xla.gathered import GatheredUnit
-from stratagem_xla.pieces import SCALARS, broadcast_coalesced, fill, whole
 from stratagem_xla.sharded import units
 from stratagem_xla.xla_private import PATCHED
 
@@ -51,7 +51,7 @@ class Wrapped:
     """All of torch_xla's, `root` too."""
     gathered: Sequence[GatheredUnit]
     """One for each of them."""
-    pieces: Mapping[int, nn.Parameter]
+    shards: Mapping[int, nn.Parameter]
     """Id of the original parameter → its shard."""
     shapes: Mapping[int, torch.Size]
     """A shard's id → the unsharded shape."""
@@ -118,13 +118,13 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
         values = {key: own_parameters(each)[key] for key in keys}
         own_parameters(each).clear()
         own_parameters(each).update(values)
-    pieces = _at(places)
-    shapes = {id(piece): size for piece, size in zip(pieces, sizes)}
+    shards = _at(places)
+    shapes = {id(shard): size for shard, size in zip(shards, sizes)}
 
     def restore() -> None:
-        for piece, owners in zip(pieces, places):
-            value = whole(piece, shapes[id(piece)], collectives).to(piece.device)
-            again = nn.Parameter(value, piece.requires_grad)
+        for shard, owners in zip(shards, places):
+            value = whole(shard, shapes[id(shard)], collectives).to(shard.device)
+            again = nn.Parameter(value, shard.requires_grad)
             for owner, name in owners:
                 setattr(owner, name, again)
         for each, attributes in patched.items():
@@ -133,22 +133,22 @@ def wrap(request: SetupRequest, policy: Policy, options: Mapping[str, Any], sync
                 if attribute is not None:
                     each.__dict__[key] = attribute
 
-    by_id = {id(each): piece for each, piece in zip(wholes, pieces)}
+    by_id = {id(each): shard for each, shard in zip(wholes, shards)}
     return Wrapped(wrappers[-1], wrappers, gathered, by_id, shapes, restore)
 
 
-def point_at_pieces(optimizer: Optimizer, wrapped: Wrapped, rank: int) -> None:
+def point_at_shards(optimizer: Optimizer, wrapped: Wrapped, rank: int) -> None:
     """Let an optimizer that was made over unsharded parameters step this rank's shards."""
-    pieces, before = wrapped.pieces, dict(optimizer.state)
+    shards, before = wrapped.shards, dict(optimizer.state)
     for group in optimizer.param_groups:
-        group["params"] = [pieces.get(id(parameter), parameter) for parameter in group["params"]]
+        group["params"] = [shards.get(id(parameter), parameter) for parameter in group["params"]]
     optimizer.state.clear()
     for parameter, state in before.items():
-        piece = pieces.get(id(parameter), parameter)
+        shard = shards.get(id(parameter), parameter)
         # A parameter that was on the device is empty by now.
-        shape = wrapped.shapes.get(id(piece), parameter.shape)
-        optimizer.state[piece] = {
-            key: _cut(value, piece, rank) if _is_like(key, value, shape) else value
+        shape = wrapped.shapes.get(id(shard), parameter.shape)
+        optimizer.state[shard] = {
+            key: _cut(value, shard, rank) if _is_like(key, value, shape) else value
             for key, value in state.items()
         }
 
@@ -159,8 +159,8 @@ def _is_like(key: str, value: Any, shape: torch.Size) -> bool:
     return value.dim() > 0 or key not in SCALARS
 
 
-def _cut(value: torch.Tensor, piece: torch.Tensor, rank: int) -> torch.Tensor:
-    own = torch.zeros_like(piece, dtype=value.dtype)
+def _cut(value: torch.Tensor, shard: torch.Tensor, rank: int) -> torch.Tensor:
+    own = torch.zeros_like(shard, dtype=value.dtype)
     fill(own, value, rank)
     return own
 

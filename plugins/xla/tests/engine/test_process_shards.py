@@ -101,8 +101,8 @@ def test_what_a_step_does_to_parameters_is_kept() -> None:
 
 
 def test_what_a_step_does_that_is_not_kept_is_refused() -> None:
-    told = ONE.run(all_refused, [Changing(kind=kind) for kind in REFUSED])[0]
-    assert [words for words, sentence in zip(REFUSED.values(), told) if words not in sentence] == []
+    sentences = ONE.run(all_refused, [Changing(kind=kind) for kind in REFUSED])[0]
+    assert [words for words, sentence in zip(REFUSED.values(), sentences) if words not in sentence] == []
 
 
 def test_gpt2_equals_plain_torch() -> None:
@@ -139,7 +139,7 @@ def test_it_may_compute_in_bfloat16() -> None:
     assert trained.losses[:5] == pytest.approx(plain.losses[:5], abs=5e-2)
 
 
-def test_the_module_shows_pieces_and_is_whole_again() -> None:
+def test_the_module_shows_shards_and_is_whole_again() -> None:
     seen = ONE.run(look, Tokens())[0]
     net = Tokens().net()
     shapes = {name: tuple(parameter.shape) for name, parameter in net.named_parameters()}
@@ -164,7 +164,7 @@ def test_a_loop_of_ones_own_equals_plain_torch() -> None:
     assert together == pytest.approx(alone, abs=TOLERANCE)
 
 
-def test_pieces_of_several_processes_are_those_of_torch_xla() -> None:
+def test_shards_of_several_processes_are_those_of_torch_xla() -> None:
     apart = ONE.run(cut_as_torch_xla_does)[0]
     assert len(apart) == 2 * 3 * 4
     assert [name for name, difference in apart if difference != 0] == []
@@ -211,13 +211,13 @@ def test_torch_xla_launches_it() -> None:
 
 
 def test_several_processes_are_refused_on_a_cpu() -> None:
-    told = FSDP_PROCESS.at(2).alone(refusal)
-    assert told.startswith("CombinationError: ")
-    assert "PJRT's CPU only has one" in told
+    message = FSDP_PROCESS.at(2).alone(refusal)
+    assert message.startswith("CombinationError: ")
+    assert "PJRT's CPU only has one" in message
 
 
 @pytest.mark.parametrize(
-    ("options", "recipe", "told"),
+    ("options", "recipe", "message"),
     [
         (
             {"auto_wrap_policy": "Conv2d"},
@@ -234,11 +234,11 @@ def test_several_processes_are_refused_on_a_cpu() -> None:
         ({"compute_dtype": "bfloat16"}, Tokens(precision="bf16-mixed"), "both say in what to compute"),
     ],
 )
-def test_refusals(options: dict[str, Any], recipe: Recipe, told: str) -> None:
-    assert told in with_options(**options).run(refused, recipe)[0]
+def test_refusals(options: dict[str, Any], recipe: Recipe, message: str) -> None:
+    assert message in with_options(**options).run(refused, recipe)[0]
 
 
-def test_what_spmd_has_no_use_for_is_told_once() -> None:
+def test_options_without_use_under_spmd_are_reported_once() -> None:
     subject = replace(FSDP.at(1), options={"reshard_after_forward": False})
-    told = [each for each in subject.run(warnings_of, Recipe(steps=1))[0] if "no use" in each]
-    assert told == ["xla_fsdp has no use for reshard_after_forward under SPMD"]
+    warned = [each for each in subject.run(warnings_of, Recipe(steps=1))[0] if "no use" in each]
+    assert warned == ["xla_fsdp has no use for reshard_after_forward under SPMD"]

@@ -39,16 +39,16 @@ def test_torch_xla_launches_processes(tmp_path: Path) -> None:
 
 
 def test_several_processes_are_refused_on_a_cpu() -> None:
-    told = REPLICAS.at(2).alone(refusal)
-    assert told.startswith("CombinationError: ")
-    assert "PJRT's CPU only has one" in told
+    reported = REPLICAS.at(2).alone(refusal)
+    assert reported.startswith("CombinationError: ")
+    assert "PJRT's CPU only has one" in reported
 
 
-def test_a_backward_before_is_told() -> None:
+def test_a_backward_before_is_reported() -> None:
     assert "ran a backward before XLA was started" in SINGLE.at(1).alone(starts_after_a_backward)
 
 
 def test_another_number_of_devices_needs_another_process() -> None:
-    told = XLA.at(2).alone(starts_with_another_number)
-    assert told.startswith("DeviceError: XLA was started with 2 CPU devices in this process")
-    assert "asks for 1 CPU device" in told
+    reported = XLA.at(2).alone(starts_with_another_number)
+    assert reported.startswith("DeviceError: XLA was started with 2 CPU devices in this process")
+    assert "asks for 1 CPU device" in reported

@@ -16,7 +16,9 @@ _PYTHON = {".py", ".pyi"}
 _CONFIGURATIONS = {".yaml", ".yml", ".json", ".toml"}
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem migrate train.py",
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @click.option("--diff", is_flag=True, help="Show what would change, and change nothing.")
 @click.pass_context

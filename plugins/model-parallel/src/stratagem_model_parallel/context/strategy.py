@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stratagem_ddp import DDPOptions, DDPStrategy
 from stratagem_sharding.meshes import mesh_of
@@ -67,7 +67,7 @@ class ContextParallelStrategy(DDPStrategy):
         *,
         context_parallel_size: Size = "auto",
         data_parallel_size: Size = "auto",
-        attention: str = "ulysses",
+        attention: Literal["ulysses", "ring"] = "ulysses",
         parallelize: Plan = None,
         plans: Sequence[ContextPlan] = (),
         **options: Unpack[DDPOptions],

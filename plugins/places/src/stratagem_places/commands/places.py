@@ -11,7 +11,9 @@ from stratagem.errors import UsageError
 from stratagem.sdk.catalogue import load_catalogue
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem places",
+)
 @as_json
 def places(as_json: bool) -> None:
     """List the places that --on takes, installed and named in places.yaml, and why one can't be used here."""

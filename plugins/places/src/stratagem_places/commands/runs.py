@@ -1,4 +1,4 @@
-"""`stratagem runs | logs | stop`: runs that are somewhere else."""
+"""`stratagem runs | logs | stop`: fits on this machine, and runs that are somewhere else."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from stratagem_cli.listing import as_json, print_json, print_table
 
 from stratagem.errors import ConfigError, UsageError, nearest
+from stratagem_places.fit_folder import FitFolder, compared, in_words
 from stratagem_places.place import Place, PlaceStatus
 from stratagem_places.run_record import RECORD, PlacedRun
 
@@ -18,23 +19,51 @@ FOLDER = "runs"
 """Where runs are looked for, as `fit` puts them there."""
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem runs\n  stratagem runs --compare runs/one runs/two",
+)
 @click.argument("folders", nargs=-1, metavar="[FOLDER…]")
+@click.option("--compare", is_flag=True, help="Print settings that differ, and metrics, side by side.")
 @as_json
-def runs(folders: Sequence[str], as_json: bool) -> None:
-    """List the runs in FOLDER (runs, if not given) that were submitted by --on, and how they are."""
+def runs(folders: Sequence[str], compare: bool, as_json: bool) -> None:
+    """List the runs in FOLDER (runs, if not given): fits on this machine, and what was submitted by --on."""
+    if compare:
+        _compare(folders, as_json)
+        return
     records = [record for folder in folders or (FOLDER,) for record in _records_in(folder)]
     if as_json:
         print_json(records)
         return
     rows = [
-        [str(record[key]) for key in ("run", "place", "state", "detail", "submitted_at")]
+        [
+            record["run"],
+            record["place"],
+            record["state"],
+            "" if record["step"] is None else f"{record['step']:,.0f}",
+            record["detail"] or in_words(record["metrics"]),
+            record["submitted_at"],
+        ]
         for record in records
     ]
-    print_table(["run", "place", "state", "detail", "submitted"], rows)
+    print_table(["run", "place", "state", "step", "detail", "submitted or written"], rows)
 
 
-@click.command()
+def _compare(folders: Sequence[str], as_json: bool) -> None:
+    if len(folders) < 2:
+        raise ConfigError(f"--compare needs two runs or more, and got {len(folders)}: name their folders")
+    wrong = [folder for folder in folders if not FitFolder.is_one(folder)]
+    if wrong:
+        raise ConfigError(f"{wrong[0]} is no folder of a fit: name folders such as runs/NAME")
+    found = {folder: FitFolder(folder) for folder in folders}
+    if as_json:
+        print_json({name: {"settings": f.settings(), "metrics": f.metrics()} for name, f in found.items()})
+    else:
+        print_table(["", *found], compared(found))
+
+
+@click.command(
+    epilog="\b\nExamples:\n  stratagem logs NAME",
+)
 @click.argument("run")
 @click.option("--rank", type=click.IntRange(0), help="Only what this rank printed.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run is over; the exit code is its.")
@@ -50,7 +79,9 @@ def logs(run: str, rank: int | None, follow: bool) -> None:
         click.echo(chunk, nl=False)
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem stop NAME",
+)
 @click.argument("run")
 def stop(run: str) -> None:
     """Let RUN, its folder or its name in runs, save and end."""
@@ -72,7 +103,7 @@ def runs_in(folder: str) -> list[PlacedRun]:
     Raises:
         ConfigError: it isn't there, or a record can't be used.
     """
-    return [PlacedRun.read(path) for path in _run_dirs(folder)]
+    return [PlacedRun.read(path) for path in _run_dirs(folder) if _was_submitted(path)]
 
 
 def find_run(run: str) -> PlacedRun:
@@ -84,7 +115,13 @@ def find_run(run: str) -> PlacedRun:
     for path in (run, os.path.join(FOLDER, run)):
         if os.path.exists(os.path.join(path, RECORD)):
             return PlacedRun.read(path)
-    known = [os.path.basename(path) for path in _run_dirs(FOLDER)] if os.path.isdir(FOLDER) else []
+        if FitFolder.is_one(path):
+            raise ConfigError(
+                f"RUN {run!r} wasn't submitted by --on: what it printed went to its terminal, or to files with "
+                "--log-dir, and Ctrl-C there, or SIGTERM, stops it"
+            )
+    paths = _run_dirs(FOLDER) if os.path.isdir(FOLDER) else []
+    known = [os.path.basename(path) for path in paths if _was_submitted(path)]
     raise ConfigError(f"RUN {run!r} is no folder of a run that was submitted by --on; {nearest(run, known)}")
 
 
@@ -100,19 +137,30 @@ def place_of(run: PlacedRun) -> Place:
 
 
 def _run_dirs(folder: str) -> list[str]:
-    if os.path.lexists(os.path.join(folder, RECORD)):
+    if _is_run(folder):
         return [folder]
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         raise ConfigError(f"there is no folder {folder!r}: name the one that holds your runs") from None
     paths = [os.path.join(folder, name) for name in names]
-    return [path for path in paths if os.path.lexists(os.path.join(path, RECORD))]
+    return [path for path in paths if _is_run(path)]
+
+
+def _is_run(path: str) -> bool:
+    return _was_submitted(path) or FitFolder.is_one(path)
+
+
+def _was_submitted(path: str) -> bool:
+    return os.path.lexists(os.path.join(path, RECORD))
 
 
 def _records_in(folder: str) -> Iterator[dict[str, Any]]:
     """Describe each run; one whose record can't be used is described by the reason, and not asked for."""
     for path in _run_dirs(folder):
+        if not _was_submitted(path):
+            yield _record_of_fit(FitFolder(path))
+            continue
         try:
             yield _record(PlacedRun.read(path))
         except ConfigError as error:
@@ -135,6 +183,23 @@ def _record(run: PlacedRun) -> dict[str, Any]:
     }
 
 
+def _record_of_fit(fit: FitFolder) -> dict[str, Any]:
+    try:
+        metrics, detail = fit.metrics(), ""
+    except ConfigError as error:
+        metrics, detail = {}, str(error)
+    described = _described(PlacedRun(run_dir=os.path.abspath(fit.path), place=""))
+    return {
+        **described,
+        "submitted_at": fit.changed_at,
+        "state": fit.state,
+        "detail": detail,
+        "exit_code": None,
+        "step": metrics.get("step"),
+        "metrics": metrics,
+    }
+
+
 def _described(run: PlacedRun) -> dict[str, Any]:
     return {
         "run": os.path.relpath(run.run_dir),
@@ -142,6 +207,8 @@ def _described(run: PlacedRun) -> dict[str, Any]:
         "submitted_at": run.submitted_at,
         "job": dict(run.job),
         "command": list(run.command),
+        "step": None,
+        "metrics": {},
     }
 
 

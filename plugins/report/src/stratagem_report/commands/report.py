@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from stratagem.errors import ConfigError
-from stratagem_report.page.document import document, warnings, words
-from stratagem_report.reading import RunRecord, read_run
-from stratagem_report.summary import summarize
+
+if TYPE_CHECKING:
+    from stratagem_report.summary import Summary
 
 NAME = "report.html"
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem report runs/NAME",
+)
 @click.argument("runs", nargs=-1, metavar="RUN…")
 @click.option(
     "--output", metavar="FILE", help=f"Where the page goes; {NAME} in a single run's folder, or here."
 )
-def report(runs: Sequence[str], output: str | None) -> None:
+@click.option(
+    "--follow", is_flag=True, help="Serve the page to browsers of this machine while the run goes on."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="With --follow; any free one by default."
+)
+def report(runs: Sequence[str], output: str | None, follow: bool, port: int) -> None:
     """Write one HTML page of what RUN, a run's folder, or several spent their time on.
 
     The runs must have been recorded: `--use record`.
     """
     if not runs:
         raise ConfigError("RUN is missing: give the folder of a run, or several")
-    summaries = [summarize(run) for run in _read(runs)]
+    if port and not follow:
+        raise ConfigError("--port is for --follow: give both, or leave --port out")
+    if follow:
+        if output is not None:
+            raise ConfigError("--follow serves the page and writes none: leave --output out")
+        _serve(runs, port)
+        return
+    from stratagem_report.advice import advice
+    from stratagem_report.page.document import document
+    from stratagem_report.page.sentences import warnings, words
+
+    summaries = _summaries(runs)
     path = output or (os.path.join(runs[0], NAME) if len(runs) == 1 else NAME)
     page = document(summaries)
     try:
@@ -44,14 +66,47 @@ def report(runs: Sequence[str], output: str | None) -> None:
             click.echo(line)
         for line in warnings(summary):
             click.echo(f"slow: {line}")
+        for each in advice(summary):
+            click.echo(f"advice: {each.text}")
     click.echo(f"page  {path}")
 
 
-def _read(paths: Sequence[str]) -> list[RunRecord]:
+def _serve(runs: Sequence[str], port: int) -> None:
+    """Serve the page until Ctrl-C."""
+    from stratagem_report.live import LiveServer
+
+    last = _page(runs)  # refused here where there is no record
+
+    def page() -> str:
+        nonlocal last
+        # A rank's file that has just begun, or is gone, is no reason to show nothing.
+        with suppress(ConfigError):
+            last = _page(runs)
+        return last
+
+    try:
+        server = LiveServer(page, port)
+    except OSError as error:
+        raise ConfigError(
+            f"--port {port} can't be used: {error.strerror}; leave it out for a free one"
+        ) from error
+    with server:
+        click.echo(f"page  {server.url}  (Ctrl-C ends)")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def _page(runs: Sequence[str]) -> str:
+    from stratagem_report.page.document import document
+
+    return document(_summaries(runs), live=True)
+
+
+def _summaries(paths: Sequence[str]) -> list[Summary]:
     """Read runs; those that would share a name are distinguished by their paths."""
+    from stratagem_report.reading import read_run
+    from stratagem_report.summary import summarize
+
     found = [read_run(path) for path in dict.fromkeys(paths)]
     names = [run.name for run in found]
-    return [
-        run if names.count(run.name) == 1 else RunRecord(run.path, run.path, run.attempts, run.metrics)
-        for run in found
-    ]
+    return [summarize(run if names.count(run.name) == 1 else replace(run, name=run.path)) for run in found]

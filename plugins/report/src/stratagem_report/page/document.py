@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
+from importlib.metadata import metadata
 from importlib.resources import files
+from typing import Any
 
-from stratagem_report.page.charts import Line, key, line_chart
-from stratagem_report.page.run import memory_of, run_sections
-from stratagem_report.page.text import bytes_text, duration, escape, number, percent, plural
-from stratagem_report.phases import PHASES
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from stratagem_report.advice import advice
+from stratagem_report.page.charts import Chart, Line
+from stratagem_report.page.drawn import card, key
+from stratagem_report.page.run import RunCharts, run_charts, run_sections
+from stratagem_report.page.sentences import fastest, memory_of, warnings, words
+from stratagem_report.page.text import bytes_text, duration, number, percent
 from stratagem_report.summary import Summary, mean_device_ns
 
 RUN_COLORS = ("run0", "run1", "run2", "run3", "run4", "run5")
@@ -16,191 +25,107 @@ MOST_CURVES = 24
 """Metrics that are drawn."""
 
 
-def document(summaries: Sequence[Summary]) -> str:
+def document(summaries: Sequence[Summary], *, live: bool = False) -> str:
     """Return the page of some runs.
 
     Args:
         summaries: of one or several runs, with different names.
+        live: whether the page fetches itself again while it is looked at.
     """
+    templates = Environment(
+        loader=PackageLoader("stratagem_report.page", "templates"), autoescape=True, undefined=StrictUndefined
+    )
     names = [summary.run.name for summary in summaries]
-    style = (files("stratagem_report.page") / "style.css").read_text(encoding="utf-8")
-    title = names[0] if len(names) == 1 else f"{len(names)} runs"
-    body = [f"<h1>{escape(title)}</h1>"]
-    if len(summaries) == 1:
-        body += [_words(summaries[0]), _warnings(summaries[0]), _figures(summaries[0])]
-    else:
-        body += [_fastest(summaries), _comparison(summaries), *map(_warnings, summaries)]
-    body.append(_curves(summaries))
-    for summary in summaries:
-        if len(summaries) > 1:
-            body.append(f"<h2>{escape(summary.run.name)}</h2>{_words(summary)}")
-        body.append(run_sections(summary))
-    measured = any(mean_device_ns(summary) is not None for summary in summaries)
-    but = ", but those on the device" if measured else ""
-    body.append(
-        f"<footer>Times are the host's{but}: where a device is asynchronous, the host's wait for it counts where the "
-        "host waits. Communication is what the loop waits for: the wait at a backward's end, and the run's "
-        "collectives; what overlaps with a backward, or happens within a strategy's forward or step, isn't in "
-        "it.</footer>"
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} · Stratagem report</title><style>{style}</style></head>"
-        f"<body><main>{''.join(body)}</main></body></html>\n"
+    script = _asset("uplot/uPlot.iife.min.js") + _asset("charts.js") + (_asset("live.js") if live else "")
+    metrics = _metric_charts(summaries)
+    of_runs = [run_charts(summary, f"run {index}") for index, summary in enumerate(summaries)]
+    charts = [*metrics[:MOST_CURVES], *(chart for run in of_runs for part in run for chart in part)]
+    return templates.get_template("page.html").render(
+        title=names[0] if len(names) == 1 else f"{len(names)} runs",
+        live=live,
+        policy=_policy(script, live),
+        style=Markup(_asset("uplot/uPlot.min.css") + _asset("style.css")),
+        script=Markup(script),
+        charts={chart.key: chart.data() for chart in charts},
+        metrics=[Markup(card(chart)) for chart in metrics[:MOST_CURVES]],
+        more_metrics=max(0, len(metrics) - MOST_CURVES),
+        run_key=Markup(key((name, _color(index)) for index, name in enumerate(names))),
+        runs=[_run(summary, drawn) for summary, drawn in zip(summaries, of_runs)],
+        fastest=fastest(summaries) if len(summaries) > 1 else "",
+        settings=_settings(summaries),
+        measured=any(mean_device_ns(summary) is not None for summary in summaries),
+        site=_site(),
     )
 
 
-def words(summary: Summary) -> list[str]:
-    """Return what there is to say of a run first, in sentences."""
-    parts, wall = summary.goodput.parts, summary.goodput.wall_s
-    world = len(summary.ranks)
-    speed = f"{number(summary.steps_per_s)} steps/s"
-    if summary.samples_per_s is not None:
-        speed += f", {number(summary.samples_per_s)} samples/s over all ranks"
-    rest = sorted(((s, name) for name, s in parts.items() if name != "compute" and s > 0), reverse=True)[:3]
-    spent = ", ".join(f"{percent(seconds / wall)} {name}" for seconds, name in rest if wall)
-    sentences = [
-        f"{plural(summary.steps, 'step')} on {plural(world, 'rank')} in {duration(wall)}: {speed} while it trained. "
-        f"The run {summary.outcome}.",
-        f"{percent(summary.goodput.share)} of the time trained the model" + (f"; {spent}." if spent else "."),
-    ]
-    if (memory := memory_of(summary)) is not None:
-        name, peaks = memory
-        most = max(range(len(peaks)), key=lambda index: peaks[index])
-        sentences.append(
-            f"At most {bytes_text(peaks[most])} {name} on a rank"
-            + (f" (rank {summary.ranks[most].rank})." if world > 1 else ".")
-        )
-    return sentences + _device_words(summary)
+def _run(summary: Summary, charts: RunCharts) -> dict[str, Any]:
+    """Return what the template reads of one run."""
+    memory = memory_of(summary)
+    return {
+        "name": summary.run.name,
+        "words": words(summary),
+        "warnings": warnings(summary),
+        "advice": advice(summary),
+        "strategy": summary.run.strategy,
+        "ranks": len(summary.ranks),
+        "steps": f"{summary.steps:,}",
+        "wall": duration(summary.goodput.wall_s),
+        "trained": percent(summary.goodput.share),
+        "steps_per_s": number(summary.steps_per_s),
+        "samples_per_s": "" if summary.samples_per_s is None else number(summary.samples_per_s),
+        "memory": "" if memory is None else bytes_text(max(memory[1])),
+        "sections": Markup(run_sections(summary, charts)),
+    }
 
 
-def _device_words(summary: Summary) -> list[str]:
-    """Say what a step took the devices, or that it isn't known; nothing of CPUs."""
-    sentences = []
-    if (took := mean_device_ns(summary)) is not None:
-        order = sorted((phase for phase, ns in enumerate(took) if ns > 0), key=lambda phase: -took[phase])
-        parts = ", ".join(f"{duration(took[phase] / 1e9)} {PHASES[phase]}" for phase in order)
-        sentences.append(f"On the device, a step takes {duration(sum(took) / 1e9)}: {parts}.")
-    untimed = [rank for rank in summary.ranks if rank.untimed is not None]
-    if untimed:
-        which = "" if len(untimed) == len(summary.ranks) else f" of {plural(len(untimed), 'rank')}"
-        sentences.append(
-            f"The phases{which} are the host's: what the device takes for each isn't measured ({untimed[0].untimed})."
-        )
-    return sentences
-
-
-def warnings(summary: Summary) -> list[str]:
-    """Return a sentence for each slow rank."""
-    slow = {each.rank: f"{100 * (each.ratio - 1):.0f} %" for each in summary.slow}
-    sentences = [
-        f"rank {summary.ranks[each.rank].rank} is {slow[each.rank]} slower than the others: its own work takes "
-        f"{duration(each.own_ns / 1e9)} a step, and theirs {duration(each.others_ns / 1e9)}"
-        for each in summary.slow
-    ]
-    for event in summary.told:
-        if event["rank"] not in slow:
-            ratio = float(str(event["ratio"]))
-            sentences.append(
-                f"rank {event['rank']} was {100 * (ratio - 1):.0f} % slower than the others at step "
-                f"{event['at_step']}, most of it in {event['phase']}"
-            )
-    return sentences
-
-
-def _words(summary: Summary) -> str:
-    return f'<div class="card summary">{"".join(f"<p>{escape(line)}</p>" for line in words(summary))}</div>'
-
-
-def _warnings(summary: Summary) -> str:
-    lines = warnings(summary)
-    if not lines:
-        return ""
-    drawn = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    return f'<div class="card slow"><p><b>Slow ranks in {escape(summary.run.name)}</b></p>{drawn}</div>'
-
-
-def _figures(summary: Summary) -> str:
-    figures = [
-        (percent(summary.goodput.share), "of the time trained the model"),
-        (number(summary.steps_per_s), "steps/s while it trained"),
-    ]
-    if summary.samples_per_s is not None:
-        figures.append((number(summary.samples_per_s), "samples/s over all ranks"))
-    figures += [(duration(summary.goodput.wall_s), "wall time"), (f"{summary.steps:,}", "steps")]
-    drawn = "".join(
-        f'<div class="figure"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
-        for value, label in figures
+def _settings(summaries: Sequence[Summary]) -> list[tuple[str, list[str], bool]]:
+    """Return (setting, its value in each run, whether runs differ): those that differ first."""
+    every = [summary.run.settings for summary in summaries]
+    names = dict.fromkeys(name for settings in every for name in settings)
+    rows = [(name, [settings.get(name, "") for settings in every]) for name in names]
+    return sorted(
+        ((name, values, len(set(values)) > 1) for name, values in rows),
+        key=lambda row: (not row[2], not row[0].startswith("model.")),
     )
-    return f'<div class="figures">{drawn}</div>'
 
 
-def _fastest(summaries: Sequence[Summary]) -> str:
-    """Say which run trained fastest, by samples where all tell."""
-    unit = "samples/s" if all(summary.samples_per_s is not None for summary in summaries) else "steps/s"
-    speeds = [
-        (summary.samples_per_s if unit == "samples/s" else None) or summary.steps_per_s
-        for summary in summaries
-    ]
-    order = sorted(range(len(speeds)), key=lambda index: -speeds[index])
-    first, rest = order[0], order[1:]
-    than = ", ".join(
-        f"{number(speeds[first] / speeds[index])} × {summaries[index].run.name}"
-        for index in rest
-        if speeds[index]
-    )
-    text = f"{summaries[first].run.name} trained fastest: {number(speeds[first])} {unit}"
-    return f'<div class="card summary"><p>{escape(f"{text}, {than}." if than else f"{text}.")}</p></div>'
-
-
-def _comparison(summaries: Sequence[Summary]) -> str:
-    rows = []
-    for summary in summaries:
-        memory = memory_of(summary)
-        plan = {row[0]: row[1] for row in summary.run.attempts[-1][0].header.get("plan", [])}
-        cells = [
-            f'<td class="text">{escape(summary.run.name)}</td>',
-            f"<td>{escape(plan.get('strategy', ''))}</td>",
-            f"<td>{len(summary.ranks)}</td>",
-            f"<td>{summary.steps:,}</td>",
-            f"<td>{duration(summary.goodput.wall_s)}</td>",
-            f"<td>{percent(summary.goodput.share)}</td>",
-            f"<td>{number(summary.steps_per_s)}</td>",
-            f"<td>{number(summary.samples_per_s) if summary.samples_per_s is not None else ''}</td>",
-            f"<td>{bytes_text(max(memory[1])) if memory is not None else ''}</td>",
-        ]
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    heads = ("strategy", "ranks", "steps", "wall time", "trained", "steps/s", "samples/s", "memory, a rank")
-    head = '<th class="text">run</th>' + "".join(f"<th>{head}</th>" for head in heads)
-    return f'<div class="card wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
-
-
-def _curves(summaries: Sequence[Summary]) -> str:
-    names = list(dict.fromkeys(name for summary in summaries for name in summary.run.metrics))
-    if not names:
-        return '<h2>Metrics</h2><p class="soft">No metrics.csv with values in the run folder.</p>'
+def _metric_charts(summaries: Sequence[Summary]) -> list[Chart]:
+    """Return a chart for each metric, with a line for each run that has it."""
     charts = []
-    for name in names[:MOST_CURVES]:
-        lines = [
-            Line(summary.run.name, RUN_COLORS[index % len(RUN_COLORS)], summary.run.metrics[name])
-            for index, summary in enumerate(summaries)
-            if name in summary.run.metrics
+    for name in dict.fromkeys(name for summary in summaries for name in summary.run.metrics):
+        having = [
+            (index, summary.run) for index, summary in enumerate(summaries) if name in summary.run.metrics
         ]
-        last = ", ".join(number(line.points[-1][1], 4) for line in lines)
-        charts.append(
-            f'<div class="card"><h3>{escape(name)}</h3><p class="note">last: {escape(last)}</p>'
-            f"{line_chart(lines, x_text=_step)}</div>"
-        )
-    more = len(names) - MOST_CURVES
-    note = f'<p class="note">{more} more metrics are in metrics.csv.</p>' if more > 0 else ""
-    legend = ""
-    if len(summaries) > 1:
-        legend = key(
-            (summary.run.name, RUN_COLORS[index % len(RUN_COLORS)]) for index, summary in enumerate(summaries)
-        )
-    return f'<h2>Metrics</h2>{legend}<div class="charts">{"".join(charts)}</div>{note}'
+        lines = [Line(run.name, _color(index), run.metrics[name]) for index, run in having]
+        last = ", ".join(number(line.points[-1][1], 4) for line in lines if line.points)
+        odd = sorted(step for _, run in having for step in run.not_drawn.get(name, ()))
+        notes = [f"last: {last}"] if last else []
+        if odd:
+            values = "1 value isn't" if len(odd) == 1 else f"{len(odd):,} values aren't"
+            notes.append(f"{values} drawn: inf, nan or too large, at step {odd[0]:,.0f} first")
+        charts.append(Chart(f"metric {name}", name, lines, note="; ".join(notes)))
+    return charts
 
 
-def _step(value: float) -> str:
-    return f"step {value:,.0f}"
+def _color(index: int) -> str:
+    return RUN_COLORS[index % len(RUN_COLORS)]
+
+
+def _asset(name: str) -> str:
+    return (files("stratagem_report.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _policy(script: str, live: bool) -> str:
+    """Return the page's Content-Security-Policy: no other script runs, and nothing else is fetched."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    own = "; connect-src 'self'" if live else ""
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
+        f"form-action 'none'{own}"
+    )
+
+
+def _site() -> str:
+    """Return where the documentation is, by the distribution's metadata; empty where that has no such URL."""
+    urls = (each.partition(", ") for each in metadata("stratagem-report").get_all("Project-URL") or ())
+    return next((url.rstrip("/") for label, _, url in urls if label == "Documentation"), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem_report.page.charts import key
+from stratagem_report.page.drawn import key
 from stratagem_report.page.text import escape, milliseconds, plural
 from stratagem_report.page.timeline import COLORS, lanes_of
 from stratagem_report.phases import OTHER, PHASES

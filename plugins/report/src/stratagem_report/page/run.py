@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from stratagem_report.goodput import PARTS
-from stratagem_report.page.charts import Line, bar, key, line_chart, stacked_chart
+from stratagem_report.page.charts import Chart, Line
+from stratagem_report.page.drawn import bar, card
 from stratagem_report.page.ranks import MOST_RANKS, ranks_section
-from stratagem_report.page.text import bytes_text, duration, escape, number, percent
+from stratagem_report.page.sentences import memory_of
+from stratagem_report.page.text import bytes_text, duration, escape, percent
 from stratagem_report.page.timeline import COLORS, lanes_of, timeline, windows
 from stratagem_report.phases import PHASES
-from stratagem_report.reading import RankRecord
 from stratagem_report.summary import Summary, in_buckets
 
 PART_COLORS = {
@@ -25,12 +26,23 @@ PART_COLORS = {
     "lost work": "lost",
     "restarts": "restart",
 }
-MEMORY_NAMES = ("allocated_bytes", "resident_bytes")
-"""Which of a rank's figures is shown first, where it is there: the device's before the host's."""
 
 
-def run_sections(summary: Summary) -> str:
-    """Return everything below the metrics."""
+class RunCharts(NamedTuple):
+    """What is drawn of one run, beside its metrics."""
+
+    through: list[Chart]
+    """Speed, and shares of the time, through the run."""
+    memory: list[Chart]
+
+
+def run_sections(summary: Summary, charts: RunCharts) -> str:
+    """Return everything below the metrics.
+
+    Args:
+        summary: of the run.
+        charts: that the sections have places for.
+    """
     ranks = summary.run.attempts[-1]
     shown = lanes_of([rank.own_ns for rank in summary.ranks])
     drawn = "".join(timeline(ranks, window, shown) for window in windows(ranks))
@@ -47,21 +59,23 @@ def run_sections(summary: Summary) -> str:
     return "".join(
         (
             _goodput(summary),
-            _throughput(ranks),
+            _through(charts.through),
             steps,
             ranks_section(summary),
-            _memory(summary),
+            _memory(summary, charts.memory),
             _plan(summary),
         )
     )
 
 
-def memory_of(summary: Summary) -> tuple[str, list[int]] | None:
-    """Return the name of the memory that matters on these devices, and each rank's peak; None where unknown."""
-    for name in MEMORY_NAMES:
-        if all(name in rank.peak_bytes for rank in summary.ranks):
-            return name.removesuffix("_bytes"), [rank.peak_bytes[name] for rank in summary.ranks]
-    return None
+def run_charts(summary: Summary, prefix: str) -> RunCharts:
+    """Return the charts that `run_sections` has places for.
+
+    Args:
+        summary: of the run.
+        prefix: of their keys, different for each run of a page.
+    """
+    return RunCharts(_throughput_charts(summary, prefix), _memory_charts(summary, prefix))
 
 
 def _goodput(summary: Summary) -> str:
@@ -82,33 +96,34 @@ def _goodput(summary: Summary) -> str:
     )
 
 
-def _throughput(ranks: Sequence[RankRecord]) -> str:
-    buckets = in_buckets(ranks)
+def _throughput_charts(summary: Summary, prefix: str) -> list[Chart]:
+    buckets = in_buckets(summary.run.attempts[-1])
     times = [buckets.span_s * (index + 0.5) for index in range(len(buckets.steps_per_s))]
     charts = []
     for name, values in (("steps/s", buckets.steps_per_s), ("samples/s, all ranks", buckets.samples_per_s)):
         if any(values):
-            chart = line_chart(
-                [Line(name, "run0", list(zip(times, values)))], x_text=duration, from_zero=True
-            )
-            charts.append(f'<div class="card"><h3>{name}</h3>{chart}</div>')
+            line = Line(name, "run0", list(zip(times, values)))
+            charts.append(Chart(f"{prefix} {name}", name, [line], over="seconds", from_zero=True))
     seen = [phase for phase in range(len(PHASES)) if any(share[phase] for share in buckets.phase_shares)]
-    columns = [[(COLORS[phase], share[phase]) for phase in seen] for share in buckets.phase_shares]
-    stacked = stacked_chart(columns, buckets.span_s * len(columns), duration)
-    legend = key(dict.fromkeys((PHASES[p] if p != PHASES.index("end") else "start", COLORS[p]) for p in seen))
-    return (
-        f'<h2>Through the run</h2><div class="charts">{"".join(charts)}'
-        f'<div class="card"><h3>shares of the time, all ranks</h3>{stacked}{legend}</div></div>'
-    )
+    lines = [
+        Line(
+            PHASES[phase],
+            COLORS[phase],
+            [(at, share[phase]) for at, share in zip(times, buckets.phase_shares)],
+        )
+        for phase in seen
+    ]
+    title = "shares of the time, all ranks"
+    return [*charts, Chart(f"{prefix} shares", title, lines, unit="%", over="seconds", stacked=True)]
 
 
-def _memory(summary: Summary) -> str:
+def _memory_charts(summary: Summary, prefix: str) -> list[Chart]:
     found = memory_of(summary)
     if found is None:
-        return ""
+        return []
     name, peaks = found
     ranks = summary.run.attempts[-1]
-    chosen = sorted(range(len(ranks)), key=lambda index: -peaks[index])[:6]
+    chosen = sorted(sorted(range(len(ranks)), key=lambda index: -peaks[index])[:6])
     unit, size = ("GiB", 2**30) if max(peaks) >= 2**31 else ("MiB", 2**20)
     lines = [
         Line(
@@ -116,18 +131,29 @@ def _memory(summary: Summary) -> str:
             f"run{position}",
             [(at / 1e9, memory[f"{name}_bytes"] / size) for at, memory in ranks[index].memory],
         )
-        for position, index in enumerate(sorted(chosen))
+        for position, index in enumerate(chosen)
     ]
+    few = f", the {len(chosen)} ranks with the most" if len(chosen) < len(ranks) else ""
+    return [
+        Chart(f"{prefix} memory", f"{name} memory{few}", lines, unit=unit, over="seconds", from_zero=True)
+    ]
+
+
+def _through(charts: list[Chart]) -> str:
+    return f'<h2>Through the run</h2><div class="charts">{"".join(map(card, charts))}</div>'
+
+
+def _memory(summary: Summary, charts: list[Chart]) -> str:
+    found = memory_of(summary)
+    if found is None:
+        return ""
     rows = "".join(
         f"<tr><td>{rank.rank}</td><td>{bytes_text(peak)}</td></tr>"
-        for rank, peak in list(zip(summary.ranks, peaks))[:MOST_RANKS]
+        for rank, peak in list(zip(summary.ranks, found[1]))[:MOST_RANKS]
     )
-    legend = key((line.label, line.color) for line in lines)
-    few = f", the {len(chosen)} ranks with the most" if len(chosen) < len(ranks) else ""
-    chart = line_chart(lines, x_text=duration, y_text=lambda value: f"{number(value)} {unit}", from_zero=True)
+    drawn = "".join(map(card, charts))
     return (
-        f'<h2>Memory</h2><div class="charts"><div class="card"><h3>{escape(name)} memory{few}</h3>'
-        f"{chart}{legend}</div>"
+        f'<h2>Memory</h2><div class="charts">{drawn}'
         f'<div class="card"><table><tr><th>rank</th><th>most, as sampled once a second</th></tr>{rows}</table>'
         "</div></div>"
     )
@@ -137,7 +163,7 @@ def _plan(summary: Summary) -> str:
     header = summary.run.attempts[-1][0].header
     nodes = len({rank.header.get("node_rank") for rank in summary.run.attempts[-1]})
     rows = [["processes", f"{len(summary.ranks)}", f"on {nodes} node{'s' * (nodes != 1)}"]]
-    rows += [list(map(str, row)) for row in header.get("plan", [])]
+    rows += summary.run.plan
     rows.append(["torch", str(header.get("torch", "")), ""])
     drawn = "".join(
         f'<tr><td>{escape(kind)}</td><td class="text">{escape(name)}</td><td class="text">{escape(why)}</td></tr>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stratagem_report.page.charts import key, x_axis
+from stratagem_report.page.drawn import key, x_axis
 from stratagem_report.page.text import duration, escape
 from stratagem_report.phases import PHASES, START
 from stratagem_report.reading import RankRecord, Row

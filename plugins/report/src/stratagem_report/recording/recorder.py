@@ -183,14 +183,18 @@ class Recorder:
         self._end_row(self.clock.take(until_change=True))
         self.clock.phase = END
 
-    def close(self, failed: bool) -> None:
-        """End the record, and wait until it is written; does nothing where it is closed already. Not collective."""
+    def close(self, end: str) -> None:
+        """End the record, and wait until it is written; does nothing where it is closed already. Not collective.
+
+        Args:
+            end: "done", "stopped" or "failed".
+        """
         if self._writer is None:
             return
         self.end_step()
         self.flush()
         writer, self._writer = self._writer, None
-        writer.write(json.dumps({"end": "failed" if failed else "done"}).encode() + b"\n")
+        writer.write(json.dumps({"end": end}).encode() + b"\n")
         writer.close()
 
     def _merged(self, steps: list[tuple[int, ...]]) -> Iterator[list[int]]:

@@ -50,7 +50,7 @@ class StragglerWatch:
         """The step and torch's `Work` of an exchange that is under way."""
         self._suspects: deque[set[int]] = deque(maxlen=2)
         """The slow ranks of the last two comparisons."""
-        self._told: dict[int, int] = {}
+        self._reported: dict[int, int] = {}
 
     def after_step(self, step: int, ns: list[int]) -> None:
         """Count a step, and compare after every sixth. Collective in that.
@@ -108,9 +108,9 @@ class StragglerWatch:
         suspects = set().union(*self._suspects)
         self._suspects.append(set(found))
         for each, what in found.values():
-            if each.rank not in suspects or step - self._told.get(each.rank, -SILENCE) < SILENCE:
+            if each.rank not in suspects or step - self._reported.get(each.rank, -SILENCE) < SILENCE:
                 continue
-            self._told[each.rank] = step
+            self._reported[each.rank] = step
             phase = _most_different([row[2:] for row in everyone], each.rank)
             print(
                 f"rank {each.rank} is {100 * (each.ratio - 1):.0f} % slower than the others at step {step}: {what} "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from threading import get_ident
@@ -231,10 +233,20 @@ class RecordedCollectives(CollectivesWrapper):
         try:
             self.inner.close(failed)  # waits for the others, unless this rank failed
         finally:
-            self._recorder.close(failed)
+            self._recorder.close(_end(failed))
 
     def _timed(self) -> AbstractContextManager[None]:
         return self._recorder.timed(COMMUNICATION)
+
+
+def _end(failed: bool) -> str:
+    """Return what the record says of a run that is closed: within the handling of the error that ends it, if any."""
+    if not failed:
+        return "done"
+    error = sys.exc_info()[1]
+    # A run that was asked to stop has saved, and exits with this code.
+    is_stop = isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL
+    return "stopped" if is_stop else "failed"
 
 
 class _OfData(RecordedCollectives):

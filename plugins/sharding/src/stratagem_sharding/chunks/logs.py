@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from stratagem import LossSum
 from stratagem.errors import LoggingError
 from stratagem_sharding.part_of_batch import part_of_batch
 
@@ -32,7 +33,7 @@ class ChunkLogs:
     """Stands in for a module's `log` while parts of a batch run, to log once for the batch."""
 
     def __init__(self) -> None:
-        self._values: dict[str, list[tuple[Any, int]]] = {}
+        self._values: dict[str, list[tuple[Any, float]]] = {}
         self._how: dict[str, dict[str, Any]] = {}
 
     @contextmanager
@@ -48,7 +49,9 @@ class ChunkLogs:
             LoggingError: by `log`, of a metric object.
         """
 
-        def log(name: str, value: torch.Tensor | float, *, batch_size: int | None = None, **how: Any) -> None:
+        def log(name: str, value: Any, *, batch_size: float | None = None, **how: Any) -> None:
+            if isinstance(value, LossSum):
+                value, batch_size = value.mean(), float(value.weight)
             if isinstance(value, nn.Module):
                 raise LoggingError(
                     f"{name!r} is logged with a {type(value).__name__}, and this strategy calls a step with parts of "
@@ -76,7 +79,7 @@ class ChunkLogs:
         for name, value, how in self.of_batch():
             module.log(name, value, **how)  # type: ignore[operator]  # a Trainer's module, which has log
 
-    def _fold(self, name: str, entries: list[tuple[Any, int]]) -> Logged:
+    def _fold(self, name: str, entries: list[tuple[Any, float]]) -> Logged:
         how = self._how[name]
         fold = _FOLDS.get(how.get("reduce_fx", "mean"))
         values = [value for value, _ in entries]
@@ -88,6 +91,8 @@ class ChunkLogs:
         stacked = torch.stack(
             [torch.as_tensor(value, dtype=dtype, device=first.device).reshape(()) for value in values]
         )
-        weights = torch.tensor([weight for _, weight in entries], dtype=dtype, device=first.device)
         total = sum(weight for _, weight in entries)
+        weights = torch.tensor(
+            [weight if total else 1 for _, weight in entries], dtype=dtype, device=first.device
+        )
         return Logged(name, fold(stacked, weights), {**how, "batch_size": total})

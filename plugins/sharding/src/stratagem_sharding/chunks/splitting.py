@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from stratagem import LossSum
 from stratagem.errors import DataError
+from stratagem.sdk.loops import loss_of, weight_of
 from stratagem.sdk.tensors import leaves_in, opened
 
 
@@ -50,7 +52,7 @@ def merge(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
     Floating-point scalars are averaged, weighted by samples; other tensors are concatenated along dim
     0; mappings and tuples are merged entry by entry, lists that have an entry per sample are joined. Of
     anything else the parts' values are listed, unless they are equal. Parts without an output (None)
-    don't count.
+    don't count. A loss with a weight is a sum, and so is the weight.
 
     Args:
         outputs: at least one.
@@ -65,6 +67,8 @@ def merge(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
         return first
     if isinstance(first, torch.Tensor):
         return _merge_tensors([output.to(first.device) for output in outputs], sizes)
+    if weight_of(first) is not None:
+        return _summed(outputs, sizes)
     if isinstance(first, Mapping):
         return {key: merge([output[key] for output in outputs], sizes) for key in first}
     if isinstance(first, list) and [len(output) for output in outputs] == list(sizes):
@@ -75,6 +79,21 @@ def merge(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
     if isinstance(first, float):
         return sum(output * size for output, size in zip(outputs, sizes)) / sum(sizes)
     return first if all(output == first for output in outputs) else list(outputs)
+
+
+def _summed(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
+    losses = [loss for output in outputs if (loss := loss_of(output)) is not None]
+    weights = [weight_of(output) for output in outputs]
+    if len(losses) < len(outputs) or None in weights:
+        raise DataError(
+            "some parts of a batch have a loss with a weight, and others don't: give each its weight"
+        )
+    loss = torch.stack([each.to(losses[0].device) for each in losses]).sum()
+    weight: Any = sum(each.to(loss.device) if isinstance(each, torch.Tensor) else each for each in weights)
+    if isinstance(outputs[0], LossSum):
+        return LossSum(loss, weight)
+    others = [{k: v for k, v in output.items() if k not in ("loss", "weight")} for output in outputs]
+    return {**merge(others, sizes), "loss": loss, "weight": weight}
 
 
 def _merge_tensors(outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:

@@ -23,6 +23,7 @@ from stratagem_sharding.torch_private import (
     local_shard,
     tree_flatten,
     tree_map,
+    view_base,
 )
 from stratagem_sharding.whole_tensors.gathering import (
     agree,
@@ -276,7 +277,7 @@ def detached_as_whole(tensor: Any) -> Any:
 
 def _refuse_shared_memory(attribute: str, target: Any, value: torch.Tensor) -> None:
     """Refuse what relies on which tensors share memory: shards are copies of what they are given."""
-    base = None if isinstance(value, (DTensor, WholeView)) else value._base
+    base = None if isinstance(value, (DTensor, WholeView)) else view_base(value)
     if base is not None and base.numel() > value.numel():
         raise ShardedUseError(
             f".{attribute} of a sharded parameter was given a part of a larger tensor, which it would not follow: "

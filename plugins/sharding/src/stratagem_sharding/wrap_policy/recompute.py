@@ -1,21 +1,150 @@
-"""Activation checkpointing: a module's activations are computed again in backward instead of kept."""
+"""Activation checkpointing: a module's activations are computed again in backward instead of kept.
+
+Source: `torch.utils.checkpoint`, in its form without reentrant autograd.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from stratagem.errors import ConfigError
+from stratagem.sdk.torch_private import tensor_version
+from stratagem_sharding.torch_private import own_buffers
 
-def recompute_activations(modules: Iterable[nn.Module]) -> None:
-    """Let each module keep its inputs alone for backward. Names and classes stay as they are.
+Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
+"""Makes what is around a forward, and around the same forward when it is computed again."""
 
-    The forward is replaced inside of the module's hooks, so that what gathers its parameters
-    stays outside of what is computed again.
+_RUNNING_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+"""Buffers of normalization layers, which training writes and does not read."""
+
+
+def recompute_activations(modules: Iterable[nn.Module], contexts: Contexts | None = None) -> None:
+    """Let each module keep only its inputs for backward. Names and classes stay as they are.
+
+    Running statistics of normalization layers are updated once per forward, as without recomputation. Random numbers
+    of torch are drawn again as they were; those of Python and NumPy are not.
+
+    Args:
+        modules: each in place.
+        contexts: for `torch.utils.checkpoint`'s `context_fn`, such as a selection of operations to keep.
+
+    Raises:
+        ConfigError: a module's activations are recomputed already. Later, in a forward: training changes a buffer
+            of the module that is not a running statistic, so that a second forward would compute something else.
     """
     for module in modules:
-        # On the instance: other objects of the class aren't concerned.
+        if isinstance(vars(module).get("forward"), RecomputedForward):
+            raise ConfigError(
+                f"activations of {type(module).__name__} are recomputed twice: name its class in one place, "
+                "the strategy's activation_checkpointing_policy or the extension activations"
+            )
+        # The forward is replaced inside the module's hooks, so that what gathers its parameters stays outside of what
+        # is computed again; and on the instance, so that other objects of the class stay as they are.
         # patch: replaced forwards
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+        module.forward = RecomputedForward(module, contexts)
+
+
+class RecomputedForward:
+    """A module's forward that keeps its inputs alone for backward.
+
+    An object with bound methods, not a closure: `copy.deepcopy` of the module then gives a copy with its own forward.
+    """
+
+    def __init__(self, module: nn.Module, contexts: Contexts | None) -> None:
+        self.original_forward = module.forward
+        self._module = module
+        self._contexts = contexts or _no_contexts
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the user's forward: a strategy that looks for one of its arguments finds it."""
+        return inspect.signature(self.original_forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.original_forward(*args, **kwargs)
+        # The compiler traces no Python of ours around a forward, and functionalizes changes of buffers itself.
+        contexts = self._contexts if torch.compiler.is_compiling() else self._guarded_contexts
+        return checkpoint(self.original_forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+    def _guarded_contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        first, again = self._contexts()
+        # Outside of a selection, which counts the operations of the forward alone.
+        return _Both(_RefusedChanges(self._module), first), _Both(_KeptStatistics(self._module), again)
+
+
+def _no_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    return nullcontext(), nullcontext()
+
+
+class _Both(AbstractContextManager[None]):
+    """Two contexts, one in the other. A backward that runs twice through a graph enters them twice."""
+
+    def __init__(self, outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> None:
+        self._outer, self._inner = outer, inner
+
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(self._outer)
+            stack.enter_context(self._inner)
+            self._stack = stack.pop_all()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
+
+
+class _RefusedChanges(AbstractContextManager[None]):
+    """Refuses a forward that changes buffers which it may read.
+
+    Raises:
+        ConfigError: names the buffer.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __enter__(self) -> None:
+        self._before: list[tuple[nn.Module, str, torch.Tensor, int]] = [
+            (owner, name, buffer, tensor_version(buffer))
+            for owner in self._module.modules()
+            for name, buffer in own_buffers(owner).items()
+            if buffer is not None and name not in _RUNNING_STATISTICS
+        ]
+
+    def __exit__(self, *error: Any) -> None:
+        for owner, name, buffer, version in self._before:
+            if own_buffers(owner).get(name) is not buffer or tensor_version(buffer) != version:
+                raise ConfigError(
+                    f"the forward of {type(owner).__name__} changes its buffer {name!r}, and recomputing its "
+                    f"activations would change it twice: leave {type(self._module).__name__} out of the modules "
+                    "whose activations are recomputed"
+                )
+
+
+class _KeptStatistics(AbstractContextManager[None]):
+    """Leaves running statistics as the first forward left them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __enter__(self) -> None:
+        self._kept = [
+            (buffer, buffer.detach().clone())
+            for owner in self._module.modules()
+            if owner.training
+            for name, buffer in own_buffers(owner).items()
+            if buffer is not None and name in _RUNNING_STATISTICS
+        ]
+
+    def __exit__(self, *error: Any) -> None:
+        for buffer, value in self._kept:
+            # By `data`: the graph has saved the buffer, and refuses a backward through another version of it.
+            buffer.data.copy_(value)
+        self._kept = []

@@ -7,19 +7,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 from stratagem_cli.listing import print_json
 
 from stratagem.errors import ConfigError
-from stratagem.sdk.catalogue import KINDS, Kind, load_catalogue
+from stratagem.sdk.catalogue import KINDS, load_catalogue
 
 if TYPE_CHECKING:
     from stratagem_testing.outcome import Outcome
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem conformance ddp --world-size 2",
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @click.option("--kind", type=click.Choice(KINDS), help="Of NAME; found out if not given.")
 @click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
@@ -60,15 +62,17 @@ def conformance(
     """
     from stratagem_testing.commands.last_failed import keep_failed, last_failed
     from stratagem_testing.html import html_page
-    from stratagem_testing.report import find_component, run_report
+    from stratagem_testing.report import SUBJECTS, find_component, run_report
 
     if html is not None and not os.access(Path(html).absolute().parent, os.W_OK):
         raise ConfigError(
             f"--html {html} can't be written: its folder isn't there, or isn't yours to write in"
         )
+    if kind not in (None, *SUBJECTS):
+        raise ConfigError(f"--kind {kind} has no checks: choose one of {', '.join(SUBJECTS)}")
     catalogue = load_catalogue()
     # All are looked up first: a name that is misspelt costs no minutes.
-    found = [(name, *find_component(catalogue, name, cast("Kind | None", kind))) for name in names]
+    found = [(name, *find_component(catalogue, name, kind)) for name in names]
     reports: list[dict[str, Any]] = []
     for name, its_kind, component in found:
         if fail_fast and reports and reports[-1]["failed"]:

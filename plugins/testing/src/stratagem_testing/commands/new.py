@@ -49,12 +49,16 @@ LIBRARIES = {
 """Distributions that a scaffold of a kind depends on, beside the core."""
 
 
-@click.group()
+@click.group(
+    epilog="\b\nExamples:\n  stratagem new plugin mine",
+)
 def new() -> None:
     """Write the files to begin with."""
 
 
-@new.command()
+@new.command(
+    epilog="\b\nExamples:\n  stratagem new plugin mine\n  stratagem new plugin quiet --kind extension",
+)
 @click.argument("name")
 @click.option("--kind", type=click.Choice(KINDS), default="strategy", show_default=True, help="What it adds.")
 @click.option("--base", metavar="STRATEGY", help="Derive the new strategy from this installed one, as ddp.")

@@ -106,7 +106,7 @@ def _compute(subject: AcceleratorSubject) -> None:
 
 
 @check(world_sizes=(1,))
-def check_precisions_told(subject: AcceleratorSubject) -> None:
+def check_precision_refusals(subject: AcceleratorSubject) -> None:
     """A precision is either refused with a reason, or its arithmetic works on the device."""
     _there(subject)
     subject.alone(_try_precisions)

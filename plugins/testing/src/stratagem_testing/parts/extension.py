@@ -100,6 +100,7 @@ def _raise_in_a_run(subject: ExtensionSubject) -> str:
 def _fail(runtime: Runtime) -> None:
     import torch
 
-    net = torch.nn.Linear(1, 1)
+    # Layers as in the recipe's model, which an extension may be given by their classes.
+    net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Tanh())
     runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
     raise ArithmeticError("cursed")

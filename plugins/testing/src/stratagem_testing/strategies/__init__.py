@@ -29,6 +29,7 @@ from stratagem_testing.strategies import (
     resumption,
     stages,
     steps,
+    weighted_losses,
 )
 
 STRATEGY_CHECKS = checks_in(
@@ -38,6 +39,7 @@ STRATEGY_CHECKS = checks_in(
     parity,
     accumulation,
     missing_losses,
+    weighted_losses,
     optimizers,
     clipping,
     steps,

@@ -144,7 +144,7 @@ def _try_gradients(runtime: Runtime) -> None:
     gathered = runtime.all_gather(own, sync_grads=True)
     expect(tuple(gathered.shape) == (count, 2), f"all_gather of shape (2,) has shape {tuple(gathered.shape)}")
     weights = torch.arange(1.0, count + 1, device=runtime.device).unsqueeze(1) * (rank + 1)
-    (gathered * weights).sum().backward()
+    torch.autograd.backward((gathered * weights).sum())
     expect(own.grad is not None, "no gradient flows through all_gather")
     assert own.grad is not None
     # Rank r weighs part p by (p + 1)(r + 1).

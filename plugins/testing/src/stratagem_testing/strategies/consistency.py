@@ -18,10 +18,11 @@ from torch.utils.data import DataLoader, Subset
 
 from stratagem.errors import UsageError
 from stratagem_testing.checks import NotApplicable, check, expect
-from stratagem_testing.recipe import Recipe, Schedule, Trained
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.reference import Schedule
 from stratagem_testing.same import expect_close, expect_identical
 from stratagem_testing.subject import TOLERANCES, StrategySubject
-from stratagem_testing.trained import RecipeModule, batch_size, module_of, train, whole_weights
+from stratagem_testing.trained import RecipeModule, batch_size, module_of, net_weights, train
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module
@@ -324,7 +325,7 @@ class _Saved(Callback):
         self.paths.append(f"{self.folder}/validated-{len(self.paths)}")
         trainer.save_checkpoint(self.paths[-1])
         net = module.recipe.net().eval()
-        net.load_state_dict(whole_weights(trainer, module, f"{self.folder}/evaluated"))
+        net.load_state_dict(net_weights(trainer, f"{self.folder}/evaluated"))
         with torch.no_grad():
             distances = [float((net(x) - scores).abs().max()) for x, scores in batches]
         self.apart.append(max(distances, default=0.0))

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from stratagem.errors import CombinationError
 from stratagem_testing.checks import check, expect
-from stratagem_testing.recipe import Recipe, Schedule, Trained
+from stratagem_testing.recipe import Recipe, Trained
+from stratagem_testing.reference import Schedule
 from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import expect_parity, naming, plainly_for, train

@@ -88,7 +88,7 @@ def check_preemption(subject: StrategySubject) -> None:
 
 
 def _stopped(subject: StrategySubject) -> tuple[Trained, int | None, Trained | None]:
-    # Whoever started this process may have it ignored.
+    # The parent of this process may have it ignored.
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     whole = train(subject, _Drawing(), module_class=_InWorker)
     try:

@@ -40,7 +40,7 @@ def _in_a_row(subject: StrategySubject, recipe: Recipe) -> dict[str, Any] | str:
     again = subject.trainer(max_steps=recipe.steps, callbacks=[record])
     again.fit(module)
     outputs = torch.cat([each.cpu() for each in predicted]) if predicted else None
-    return {"losses": [float(loss) for loss in record.losses], "weights": record.weights, "outputs": outputs}
+    return {"losses": record.trained().losses, "weights": record.weights, "outputs": outputs}
 
 
 def _plainly(recipe: Recipe, subject: StrategySubject) -> dict[str, Any]:

@@ -36,19 +36,20 @@ __all__ = [
     "Timer",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".accumulation": "GradientAccumulationScheduler",
-        ".after_error": "OnExceptionCheckpoint",
-        ".base": "Callback",
-        ".early_stopping": "EarlyStopping",
-        ".lambda_callback": "LambdaCallback",
-        ".learning_rate": "LearningRateMonitor",
-        ".model_checkpoint": "ModelCheckpoint",
-        ".model_summary": "ModelSummary RichModelSummary",
-        ".prediction_writer": "BasePredictionWriter",
-        ".progress": "ProgressBar RichProgressBar TQDMProgressBar",
-        ".timer": "Timer",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".accumulation": "GradientAccumulationScheduler",
+            ".after_error": "OnExceptionCheckpoint",
+            ".base": "Callback",
+            ".early_stopping": "EarlyStopping",
+            ".lambda_callback": "LambdaCallback",
+            ".learning_rate": "LearningRateMonitor",
+            ".model_checkpoint": "ModelCheckpoint",
+            ".model_summary": "ModelSummary RichModelSummary",
+            ".prediction_writer": "BasePredictionWriter",
+            ".progress": "ProgressBar RichProgressBar TQDMProgressBar",
+            ".timer": "Timer",
+        },
+    )

@@ -28,7 +28,9 @@ DEMO = (
 )
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem example\n  stratagem example digits",
+)
 @click.argument("name", required=False)
 def example(name: str | None) -> None:
     """Write the example NAME into this folder, as NAME.py; without NAME, list the examples.
@@ -42,7 +44,9 @@ def example(name: str | None) -> None:
     click.echo(f"{write(name)}: stratagem fit {name}.py:{name.capitalize()}")
 
 
-@click.command()
+@click.command(
+    epilog="\b\nExamples:\n  stratagem demo",
+)
 def demo() -> None:
     """Train the example digits in two processes on this machine's CPU."""
     if find_spec("sklearn") is None:

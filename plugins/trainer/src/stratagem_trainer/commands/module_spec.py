@@ -11,7 +11,7 @@ from stratagem_cli.typed import defaults_of, parameters_of, typed
 
 import stratagem_trainer
 from stratagem.errors import ConfigError, TargetError
-from stratagem_trainer.commands.target import Target
+from stratagem_trainer.commands.scheme_target import AnyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ModuleSpec:
     """A picklable function without arguments that returns the module."""
 
-    target: Target
+    target: AnyTarget
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of its section: as written in YAML, or `Text`."""
 
@@ -37,8 +37,11 @@ class ModuleSpec:
             ConfigError: a setting that its constructor doesn't have, of the wrong type, or missing.
         """
         make = self.target.load(self.base)
+        of_text = self.target.arguments(make)
+        self._refuse_given_twice(of_text)
         values = typed(make, self.settings, self.section) if self.settings else {}
-        self._refuse_missing(make)
+        self._refuse_missing(make, of_text)
+        values = {**of_text, **values}
         try:
             made = make(**values)
         except TypeError as error:
@@ -57,13 +60,21 @@ class ModuleSpec:
     def resolved(self) -> dict[str, Any]:
         """All settings of the constructor, typed, defaults included."""
         make = self.target.load(self.base)
+        self._refuse_given_twice(self.target.arguments(make))
         return {**defaults_of(make), **typed(make, self.settings, self.section)}
 
-    def _refuse_missing(self, make: Callable[..., Any]) -> None:
+    def _refuse_given_twice(self, of_text: Mapping[str, Any]) -> None:
+        for name in of_text:
+            if name in self.settings:
+                raise ConfigError(
+                    f"TARGET {self.target} gives {self.section}.{name} already: leave that setting out"
+                )
+
+    def _refuse_missing(self, make: Callable[..., Any], of_text: Mapping[str, Any]) -> None:
         missing = [
             name
             for name, parameter in parameters_of(make).items()
-            if parameter.default is inspect.Parameter.empty and name not in self.settings
+            if parameter.default is inspect.Parameter.empty and name not in {**self.settings, **of_text}
         ]
         if missing:
             raise ConfigError(

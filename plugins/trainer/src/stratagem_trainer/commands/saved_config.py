@@ -15,6 +15,7 @@ from stratagem_cli.typed import defaults_of, plain
 from stratagem import RunConfig
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
+from stratagem_trainer.saving.find_checkpoint import AUTO
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module
@@ -51,7 +52,7 @@ class Resolved:
         content.update((key, _plain(selection[key])) for key in SELECTION if key not in _OF_THIS_RUN)
         name, options = selection["checkpoint"], {k: plain(v) for k, v in given.checkpoint.items()}
         content["checkpoint"] = {"name": name, **_storable(options, {})} if options else name
-        if given.ckpt_path is not None:
+        if given.ckpt_path not in (None, AUTO):  # "auto" is the newest of this run's own folder
             content["ckpt_path"] = str(given.ckpt_path)
         content["model"] = _storable(self.spec.resolved(), given.model)
         if self.data is not None:

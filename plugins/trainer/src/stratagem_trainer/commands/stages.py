@@ -26,8 +26,9 @@ from stratagem.errors import ConfigError, TargetError
 from stratagem_trainer.commands.memory import memory_flag, with_memory
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
 from stratagem_trainer.commands.printing import is_reporting, print_metrics
+from stratagem_trainer.commands.scheme_target import AnyTarget, parse_target
 from stratagem_trainer.commands.stop_flags import STOP_FLAGS, evaluation_stop_flags, stop_flags
-from stratagem_trainer.commands.target import EXAMPLE, Target
+from stratagem_trainer.commands.target import EXAMPLE
 
 if TYPE_CHECKING:
     from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
@@ -51,6 +52,7 @@ _TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps", *STO
 def stage_flags(command: F) -> F:
     """Add TARGET and the flags that all four commands share."""
     for decorate in (
+        cloup.option("--model", group=TRAINING, metavar="TARGET", help="The same as the argument TARGET."),
         cloup.option(
             "--set",
             "sets",
@@ -70,7 +72,7 @@ def stage_flags(command: F) -> F:
             "--data",
             group=TRAINING,
             metavar="FILE.py:CLASS",
-            help="A DataModule, instead of TARGET's own loaders; also module:Class.",
+            help="A DataModule, instead of TARGET's own loaders; also module:Class, or SCHEME:TEXT of a plugin.",
         ),
         cloup.option(
             "--config",
@@ -95,7 +97,14 @@ def stage_flags(command: F) -> F:
     return command
 
 
-@cloup.command(cls=GroupedCommand)
+@cloup.command(
+    cls=GroupedCommand,
+    epilog="\b\n"
+    "Examples:\n"
+    "  stratagem fit digits.py:Digits --strategy ddp --devices 2\n"
+    "  stratagem fit --config runs/NAME/config.yaml\n"
+    "  stratagem fit digits.py:Digits --max-epochs 3 --set model.hidden=128",
+)
 @cloup.option(
     "--max-epochs", group=TRAINING, type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit."
 )
@@ -122,17 +131,26 @@ def stage_flags(command: F) -> F:
 @stop_flags
 @stage_flags
 def fit(**keywords: Any) -> None:
-    """Train TARGET: file.py:Class or package.module:Class."""
+    """Train TARGET: file.py:Class, package.module:Class, or SCHEME:TEXT of a plugin, as hf:FOLDER."""
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "fit")
     trainer.fit(spec, datamodule=data, ckpt_path=settings.ckpt_path)
     if is_reporting(settings):
         print_metrics(dict(trainer.callback_metrics))
         if trainer.run_dir is not None:
-            click.echo(f"run folder  {os.path.relpath(trainer.run_dir)}")
+            click.echo(f"run folder  {_shown(trainer.run_dir)}")
 
 
-@cloup.command(cls=GroupedCommand)
+def _shown(folder: str) -> str:
+    """Return a path from the current folder, where it is in there."""
+    relative = os.path.relpath(folder)
+    return folder if relative.startswith("..") else relative
+
+
+@cloup.command(
+    cls=GroupedCommand,
+    epilog="\b\nExamples:\n  stratagem validate digits.py:Digits --ckpt-path runs/NAME/checkpoints/last",
+)
 @evaluation_stop_flags
 @stage_flags
 def validate(**keywords: Any) -> None:
@@ -144,7 +162,10 @@ def validate(**keywords: Any) -> None:
         print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@cloup.command(cls=GroupedCommand)
+@cloup.command(
+    cls=GroupedCommand,
+    epilog="\b\nExamples:\n  stratagem test digits.py:Digits --ckpt-path runs/NAME/checkpoints/last",
+)
 @evaluation_stop_flags
 @stage_flags
 def test(**keywords: Any) -> None:
@@ -156,7 +177,12 @@ def test(**keywords: Any) -> None:
         print_metrics({name: value for of_loader in metrics for name, value in of_loader.items()})
 
 
-@cloup.command(cls=GroupedCommand)
+@cloup.command(
+    cls=GroupedCommand,
+    epilog="\b\n"
+    "Examples:\n"
+    "  stratagem predict digits.py:Digits --ckpt-path runs/NAME/checkpoints/last --output digits.npz",
+)
 @cloup.option("--output", group=TRAINING, metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
 @evaluation_stop_flags
 @stage_flags
@@ -182,13 +208,19 @@ def predict(output: str | None, **keywords: Any) -> None:
         keep(predictions, output)
 
 
-def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
+def read_settings(keywords: dict[str, Any]) -> tuple[Settings, AnyTarget]:
     """Merge what was given, and check it as far as torch isn't needed for it.
 
     Raises:
         ConfigError, TargetError: what to change.
     """
     layer = flags.given(keywords)
+    if keywords.get("model") is not None:
+        if keywords.get("target") is not None:
+            raise ConfigError(
+                f"--model {keywords['model']} and TARGET {keywords['target']} say the same: give one of the two"
+            )
+        layer["target"] = keywords["model"]
     for key in ("target", "ckpt_path", "run_dir"):
         if keywords.get(key) is not None:
             layer[key] = keywords[key]
@@ -206,7 +238,7 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     refuse_checkpoint_path(settings.ckpt_path)
     if settings.target is None:
         raise TargetError(f"TARGET is missing: give one {EXAMPLE}, or a --config file that has it")
-    target = Target.parse(settings.target)
+    target = parse_target(settings.target, "model")
     target.make_importable()  # what workers send back may need it
     _data_target(settings)
     if keywords.get("print_config"):
@@ -218,7 +250,7 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, Target]:
     return settings, target
 
 
-def _data_target(settings: Settings) -> Target | None:
+def _data_target(settings: Settings) -> AnyTarget | None:
     """Return the class of the data module, checked as far as the file allows.
 
     Raises:
@@ -231,12 +263,14 @@ def _data_target(settings: Settings) -> Target | None:
                 f"'data.{key}' is a setting of a DataModule, and none is named: give --data FILE.py:CLASS"
             )
         return None
-    target = Target.parse(settings.data_class)
+    target = parse_target(settings.data_class, "data")
     target.make_importable()
     return target
 
 
-def _trainer(settings: Settings, target: Target, stage: str) -> tuple[Trainer, ModuleSpec, DataSpec | None]:
+def _trainer(
+    settings: Settings, target: AnyTarget, stage: str
+) -> tuple[Trainer, ModuleSpec, DataSpec | None]:
     """Make the trainer, and what makes the module and the data in each worker."""
     from stratagem_cli.early import preload_where_likely
 
@@ -264,7 +298,7 @@ def _training_curve() -> type[Any] | None:
         return None
 
 
-def _resolved(settings: Settings, target: Target) -> Resolved:
+def _resolved(settings: Settings, target: AnyTarget) -> Resolved:
     from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
     from stratagem_trainer.commands.saved_config import Resolved
 

@@ -100,6 +100,14 @@ class Target:
             )
         return found  # type: ignore[no-any-return]  # checked above
 
+    def arguments(self, make: Callable[..., Any]) -> dict[str, Any]:
+        """Return the arguments that the text of the target stands for: none.
+
+        Args:
+            make: what `load` returned.
+        """
+        return {}
+
     def _import_file(self) -> Any:
         name = os.path.splitext(os.path.basename(self.place))[0]
         known = sys.modules.get(name)

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CSVLogger", "Logger", "Row", "TensorBoardLogger"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".base": "Logger Row",
-        ".csv": "CSVLogger",
-        ".tensorboard": "TensorBoardLogger",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".base": "Logger Row",
+            ".csv": "CSVLogger",
+            ".tensorboard": "TensorBoardLogger",
+        },
+    )

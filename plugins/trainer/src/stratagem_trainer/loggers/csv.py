@@ -88,7 +88,7 @@ class CSVLogger(Logger):
         self._flushed = monotonic()
         self._resumed_step, self._repeated = -1, frozenset()
         if os.path.exists(self.path) and os.path.getsize(self.path):
-            self._take_up(resumed_step)
+            self._restore(resumed_step)
 
     def state_dict(self) -> dict[str, Any]:
         return {"version": self._version, "path": self.path}
@@ -163,7 +163,7 @@ class CSVLogger(Logger):
     def close(self, failed: bool = False) -> None:
         self.flush()
 
-    def _take_up(self, resumed_step: int | None) -> None:
+    def _restore(self, resumed_step: int | None) -> None:
         header, lines, is_whole = _read(self.path)
         if header[:2] != _POSITION:
             raise UsageError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stratagem.sdk.loops import run_micro_batch
+
 if TYPE_CHECKING:
     from stratagem_trainer.loops.batch_hooks import BatchHooks
     from stratagem_trainer.loops.loss_watch import FiniteCheck
@@ -29,7 +31,7 @@ class AutomaticBatches:
 
     def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
         """Run forward and backward; after the window's last micro-batch, which reduces gradients, step."""
-        outputs = self._prepared.forward_backward("training_step", batch, idx, divisor=divisor, sync=is_last)
+        outputs = run_micro_batch(self._prepared, "training_step", batch, idx, divisor=divisor, sync=is_last)
         self._check_loss(self._progress.step + 1, outputs)
         for after in self._hooks.after_backward:
             after()

@@ -7,10 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stratagem.sdk.collectives import mean_loss
-from stratagem.sdk.loops import loss_of
+from stratagem.sdk.loops import loss_of, run_micro_batch, weight_of
 
 if TYPE_CHECKING:
     from stratagem_trainer.loops.batch_hooks import BatchHooks
+    from stratagem_trainer.loops.loop_optimizer import LoopOptimizer
     from stratagem_trainer.loops.steps import OptimizerSteps
     from stratagem_trainer.stage.state import StageState
 
@@ -40,30 +41,33 @@ class ClosureBatches:
         if not is_last:
             return
         window, self._window, self._outputs = self._window, [], []
-        self._steps.step(idx, closure=partial(self._evaluate, window))
+        self._steps.step(idx, evaluate=partial(self._evaluate, window))
         self._state.batch_idx = self._state.progress.batch = idx + 1
         outputs = self._outputs or [None] * len(window)  # of a step that the module left out
         for (each, index, _), output in zip(window, outputs):
             self._hooks.end(output, each, index)
 
-    def _evaluate(self, window: _Window, index: int) -> Any:
+    def _evaluate(self, window: _Window, optimizer: LoopOptimizer) -> Any:
         """Run forward and backward of a window for an optimizer, and return the mean loss over ranks."""
         state = self._state
-        self._steps.zero_grad(index)
+        self._steps.zero_grad(optimizer)
         evaluated: list[Any] = []
         total: Any = 0.0
         # Only the first evaluation is at the parameters that the step began with.
         with state.metrics.discarded() if self._outputs else nullcontext():
             for batch, idx, divisor in window:
                 state.metrics.batch, state.current_batch = batch, idx
-                output = state.prepared.forward_backward(
-                    "training_step", batch, idx, divisor=divisor, sync=idx == window[-1][1]
+                output = run_micro_batch(
+                    state.prepared, "training_step", batch, idx, divisor=divisor, sync=idx == window[-1][1]
                 )
                 for after in self._hooks.after_backward:
                     after()
                 loss = loss_of(output)
-                total = total if loss is None else total + loss.detach() / divisor
+                if loss is not None:
+                    total = total + loss.detach() / (divisor if weight_of(output) is None else 1)
                 evaluated.append(output)
         self._outputs = self._outputs or evaluated
-        self._steps.clip(index)
-        return mean_loss(total, self._data_ranks)
+        optimizer.clip_as_configured()
+        loss = mean_loss(total, self._data_ranks)
+        weights = state.prepared.loss_weights
+        return weights.mean(loss, optimizer.index) if weights.is_used else loss

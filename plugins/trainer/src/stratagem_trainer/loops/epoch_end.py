@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stratagem_trainer.loops.policy import EpochEnd
@@ -10,7 +9,7 @@ from stratagem_trainer.loops.schedules import step_schedules
 
 if TYPE_CHECKING:
     from stratagem_trainer.loops.stopping import Stop
-    from stratagem_trainer.loops.validation_times import ValidationTimes
+    from stratagem_trainer.loops.validations import Validations
     from stratagem_trainer.stage.state import StageState
 
 
@@ -19,8 +18,7 @@ class TrainingEpochEnd(EpochEnd):
 
     Args:
         state: the stage's objects.
-        times: when to validate; None for never.
-        validate: validates.
+        validations: of the fit.
         stop: ends the fit before its limits.
         is_cut: whether batches of the epoch are left.
         is_skipped: whether `on_train_batch_start` ended it.
@@ -29,23 +27,20 @@ class TrainingEpochEnd(EpochEnd):
     def __init__(
         self,
         state: StageState,
-        times: ValidationTimes | None,
-        validate: Callable[[], object],
+        validations: Validations,
         stop: Stop,
         *,
         is_cut: bool,
         is_skipped: bool,
     ) -> None:
-        self._state, self._times, self._validate, self._stop = state, times, validate, stop
+        self._state, self._validations, self._stop = state, validations, stop
         self.is_cut, self.is_skipped = is_cut, is_skipped
 
     def is_stopped(self) -> bool:
         return self._state.should_stop and self._stop.is_heard()
 
     def validate(self, at_a_stop: bool = False) -> None:
-        times = self._times
-        if times is not None and (times.is_due_at_a_stop() if at_a_stop else times.is_due_at_the_end()):
-            self._validate()
+        self._validations.run_at_an_end(at_a_stop)
 
     def step_schedulers(self, takes_metric: bool | None = None) -> None:
         step_schedules(self._state, "epoch", self._state.progress.epoch + 1, takes_metric=takes_metric)

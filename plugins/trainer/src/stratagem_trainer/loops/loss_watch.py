@@ -45,7 +45,7 @@ class LossWatch:
         self._looked_at = time.perf_counter()
         self.found: BadValue | None = None
         """The first value that wasn't finite, among those looked at so far."""
-        self.is_told = False
+        self.is_reported = False
         """Whether the user was warned."""
         self.without_loss = 0
         """How many steps returned none."""
@@ -117,7 +117,7 @@ class FiniteCheck:
         self._losses.add(step, output)
         bad = self._losses.look()
         if bad is not None:
-            self._losses.is_told = True
+            self._losses.is_reported = True
             parameter = first_non_finite(self._module.named_parameters())
             also = f"the parameter {parameter} isn't either" if parameter else "all parameters still are"
             raise NonFiniteError(f"terminate_on_nan ends the run: {bad}, which isn't finite; {also}")
@@ -129,7 +129,7 @@ class FiniteCheck:
             NonFiniteError: one isn't finite; names the first and the step.
         """
         if not all_finite(self._module.parameters()):
-            parameter, self._losses.is_told = first_non_finite(self._module.named_parameters()), True
+            parameter, self._losses.is_reported = first_non_finite(self._module.named_parameters()), True
             raise NonFiniteError(
                 f"terminate_on_nan ends the run: the parameter {parameter} isn't finite after step {step}"
             )
@@ -172,5 +172,5 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _loss_in(output: Any) -> torch.Tensor | None:
-    loss = output.get("loss") if isinstance(output, Mapping) else None
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     return loss if isinstance(loss, torch.Tensor) else None

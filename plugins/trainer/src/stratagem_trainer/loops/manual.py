@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
-from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
+from stratagem_trainer.loops.manual_optimizer import ManualOptimizer
 
 if TYPE_CHECKING:
     from stratagem_trainer.loops.batch_hooks import BatchHooks
@@ -35,9 +34,8 @@ class ManualBatches:
         self._policy, self._check_loss = state.settings.policy, finite.check_loss
         self._stepped: set[int] = set()
         """Indices of the optimizers that the batch has stepped."""
-        step_completed = partial(state.runtime.session.step, state.prepared)
         self.optimizers = [
-            ManualOptimizer(state.prepared, index, self._count, step_completed, state.hooks)
+            ManualOptimizer(state.runtime, state.prepared, state.hooks, index, self._count)
             for index in range(len(state.prepared.optimizers))
         ]
         state.steps_schedules_by_hand = not self._policy.steps_schedulers_of_manual_modules(

@@ -1,4 +1,4 @@
-"""What ends a fit before its limits."""
+"""What ends a fit."""
 
 from __future__ import annotations
 
@@ -14,23 +14,35 @@ if TYPE_CHECKING:
 
 
 class Stop:
-    """Somebody's wish to stop, and the end of `max_time`, which begins when this is made.
+    """The limits of epochs, steps and time, and requests to stop. The time begins when this is made.
 
     Args:
         state: of the fit.
-
-    Attributes:
-        is_timed: whether there is a `max_time`; without it, only `should_stop` is a reason to ask `is_heard`.
     """
 
     def __init__(self, state: StageState) -> None:
         self._state = state
+        self._epochs, self._steps = state.settings.epochs, state.settings.steps
         limit = max_time_s(state.settings.max_time)
         self._deadline = None if limit is None else time.monotonic() + limit
-        self.is_timed = limit is not None
+
+    def is_fit_over(self) -> bool:
+        """Whether no further epoch begins. Collective where there is a `max_time`."""
+        epochs = self._epochs
+        return (epochs is not None and self._state.progress.epoch >= epochs) or self.is_due()
+
+    def is_due(self) -> bool:
+        """Whether no further step is made. Collective where there is a `max_time`."""
+        # In each step: what has no limit isn't asked for.
+        if self._deadline is None and not self._state.should_stop:
+            return self._steps is not None and self._is_last_step()
+        return self.is_heard() or self._is_last_step()
 
     def is_heard(self) -> bool:
-        """Whether the fit ends here. Collective where there is a `max_time`: ranks' clocks may differ."""
+        """Whether a request, or `max_time`, ends the fit here. Collective where there is a `max_time`.
+
+        Ranks' clocks may differ.
+        """
         state = self._state
         if self._deadline is not None and not state.should_stop:
             collectives = state.runtime.collectives
@@ -42,3 +54,6 @@ class Stop:
             return False
         least_epochs, least_steps = state.settings.min_epochs or 0, state.settings.min_steps or 0
         return state.progress.epoch >= least_epochs and state.progress.step >= least_steps
+
+    def _is_last_step(self) -> bool:
+        return self._steps is not None and self._state.progress.all_steps >= self._steps

@@ -1,24 +1,8 @@
-"""The training loop.
+"""`FitLoop`: the training loop.
 
-In outline, with the hooks of callbacks and module (stratagem_trainer.stage.hooks has them all)::
-
-    on_start, on_fit_start, on_train_start
-    for epoch in epochs:
-        save and end here, if the run is to stop (StopNow)
-        on_train_epoch_start
-        for window in windows of `accumulate_grad_batches` batches:
-            for batch in window:
-                on_train_batch_start
-                training_step, on_before_backward, backward, on_after_backward
-                                       (gradients are reduced on the window's last batch)
-                optimizer_step (on_before_optimizer_step, clip, step), on_before_zero_grad, zero_grad, schedulers,
-                                       log (after the window's last batch)
-                on_train_batch_end
-            save and end here, if the run is to stop (StopNow; also between batches of a validation)
-            validate, where val_check_interval says so
-        validate, epoch schedulers
-        on_train_epoch_end
-    on_train_end, on_fit_end, on_end
+`run` trains epochs, `run_epoch` the batches of one. What a batch comes to is in `AutomaticBatches`, or, where the
+module or an optimizer calls backward, in `ManualBatches` or `ClosureBatches`; a step of the optimizers in
+`OptimizerSteps`, and of one optimizer in `LoopOptimizer`. docs/hooks.md has all hooks in their order.
 """
 
 from __future__ import annotations
@@ -36,7 +20,7 @@ from stratagem_trainer.loops.loss_watch import FiniteCheck
 from stratagem_trainer.loops.manual import ManualBatches
 from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stopping import Stop
-from stratagem_trainer.loops.validation_times import ValidationTimes
+from stratagem_trainer.loops.validations import Validations
 from stratagem_trainer.loops.windows import micro_batches
 
 if TYPE_CHECKING:
@@ -51,6 +35,7 @@ class FitLoop:
         state: the stage's objects.
         data: training and validation batches.
         validate: runs a validation; None where there is none.
+        data_state: of a resumed checkpoint: where its loaders were.
         resume: called once to restore random number generators: before the first epoch begins, or, within an
             epoch that was begun, when its iterator exists; None where nothing is resumed.
     """
@@ -63,19 +48,17 @@ class FitLoop:
         data_state: Any = None,
         resume: Callable[[], None] | None = None,
     ) -> None:
-        self.state, self.data, self.validate = state, data, validate
-        self._has_validated = False
+        self.state, self.data = state, data
         self.settings, self.module, self._policy = state.settings, state.module, state.settings.policy
         self.metrics, self.progress = state.metrics, state.progress
-        self.num_batches = state.num_train_batches = data.num_train_batches
+        state.num_train_batches = data.num_train_batches
         self._data_state, self._resume = data_state, resume
-        self._is_first_epoch, self._stops, self._last_step = True, False, self.settings.steps
+        self._is_first_epoch, self._is_stopped = True, False
+        self._pass_boundary = state.boundary.pass_step if state.boundary is not None else lambda: None
+        self._hooks, self._stop = BatchHooks(state.hooks), Stop(state)
+        self._validations = Validations(state, validate, data.num_train_batches)
         finite = FiniteCheck(self.metrics.losses, self.module, ends_run=self.settings.terminate_on_nan)
         steps = OptimizerSteps(state, finite)
-        self._hooks = BatchHooks(state.hooks)
-        self._stop = Stop(state)
-        self._pass_boundary = state.boundary.pass_step if state.boundary is not None else lambda: None
-        self._times = ValidationTimes(self.settings, self.progress, self.num_batches) if validate else None
         self._batches: AutomaticBatches | ClosureBatches | ManualBatches
         if not self.module.automatic_optimization:
             self._batches = manual = ManualBatches(state, steps, finite, self._hooks)
@@ -89,55 +72,36 @@ class FitLoop:
 
     def run(self) -> None:
         """Run until max_epochs or max_steps is reached, or the run is asked to stop."""
-        while not self._is_over() or self._is_unfinished():
+        while not self._stop.is_fit_over() or self._is_unfinished():
             self.run_epoch()
         self._restore_generators()  # where it was over already when it was resumed
-
-    def _restore_generators(self) -> None:
-        """Restore the random number generators of a resumed run, once."""
-        resume, self._resume = self._resume, None
-        if resume is not None:
-            resume()
-
-    def _is_over(self) -> bool:
-        epochs, steps = self.settings.epochs, self.settings.steps
-        return (
-            (epochs is not None and self.progress.epoch >= epochs)
-            or (steps is not None and self.progress.all_steps >= steps)
-            or self._stop.is_heard()
-        )
-
-    def _is_unfinished(self) -> bool:
-        """Whether a resumed checkpoint was written before a validation or an epoch's end that are still due."""
-        batch = self.progress.batch
-        return batch > 0 and (self._validation_is_due() or batch == self.num_batches)
 
     def run_epoch(self) -> None:
         """Run one epoch, or what is left of one that is resumed."""
         state, hooks, run_batch = self.state, self._hooks, self._batches.run
-        iterator = self._begin_epoch()
+        batches = self._begin_epoch()
         self.metrics.begin_steps()
         idx = first = state.batch_idx
-        for batch, divisor, is_last in () if self._stops else micro_batches(state, self.data, iterator):
+        for batch, divisor, is_last in () if self._is_stopped else micro_batches(state, self.data, batches):
             state.current_batch = idx
             if hooks.starts and hooks.skips(batch, idx, first):
-                self._ends_here()
+                self._ends_after_step()
                 break
             self.metrics.batch = batch
             run_batch(batch, idx, divisor, is_last)
             idx += 1
             if is_last:
                 first = idx
-                if self._ends_here():
+                if self._ends_after_step():
                     break
         self.metrics.end_steps()
         # An epoch that is stopped on the way is resumed later, unless the policy ends it here.
-        is_whole = not self._stops or state.batch_idx == self.num_batches
+        is_whole = not self._is_stopped or state.batch_idx == state.num_train_batches
         if is_whole or self._policy.ends_cut_epoch(state.batch_idx):
             self._end_epoch(is_cut=hooks.skips_epoch or not is_whole)
 
     def _begin_epoch(self) -> Iterator[Any]:
-        """Return the batches that are left; afterwards `_stops` says whether none is to be trained on."""
+        """Return the batches that are left; afterwards `_is_stopped` says whether none is to be trained on."""
         progress = self.progress
         self.module.train()
         self._hooks.skips_epoch = False
@@ -147,63 +111,58 @@ class FitLoop:
             # here saves what was before them, as the checkpoint of an epoch's end does.
             self._restore_generators()
             self._pass_boundary()
-        iterator = self._epoch_iterator()
+        batches = self._batches_of_epoch()
         if not is_begun:
             self.state.hooks("on_train_epoch_start")
         self.state.batch_idx = progress.batch
         # In a resumed run, the one that the checkpoint didn't wait for.
-        self._validate_if_due()
-        self._stops = self._has_to_stop()
+        self._validations.run_if_due()
+        self._is_stopped = self._stop.is_due()
         if is_begun:
             self._pass_boundary()
-        return iterator
+        return batches
 
-    def _ends_here(self) -> bool:
-        """What comes between two steps; whether no further one does."""
+    def _ends_after_step(self) -> bool:
+        """Do what comes between two steps; whether the epoch ends here.
+
+        Raises:
+            StopNow: the run is to save and to end.
+        """
         self.metrics.end_late()
         self._pass_boundary()
-        if self._times is not None:
-            self._validate_if_due()
-        is_limited = self._last_step is not None  # not a call per step where nothing is
-        if self.state.should_stop or self._stop.is_timed or (is_limited and self._is_last_step()):
-            self._stops = self._has_to_stop()
-        return self._stops
-
-    def _has_to_stop(self) -> bool:
-        return self._stop.is_heard() or self._is_last_step()
-
-    def _is_last_step(self) -> bool:
-        last = self._last_step
-        return last is not None and self.progress.all_steps >= last
-
-    def _validate_if_due(self) -> None:
-        if self.validate is not None and self._validation_is_due():
-            self._run_validation()
-
-    def _run_validation(self) -> None:
-        assert self.validate is not None
-        if not self._has_validated:
-            # The first figures that are looked at are of a model that ranks agree on.
-            self.state.guard.compare_last_steps("before the first validation")
-            self._has_validated = True
-        self.validate()
-
-    def _validation_is_due(self) -> bool:
-        return self._times is not None and self._times.is_due()
+        self._validations.run_if_due()
+        self._is_stopped = self._stop.is_due()
+        return self._is_stopped
 
     def _end_epoch(self, is_cut: bool) -> None:
         self._refuse_no_loss()
         self._policy.end_epoch(
             TrainingEpochEnd(
-                self.state,
-                self._times,
-                self._run_validation,
-                self._stop,
-                is_cut=is_cut,
-                is_skipped=self._hooks.skips_epoch,
+                self.state, self._validations, self._stop, is_cut=is_cut, is_skipped=self._hooks.skips_epoch
             )
         )
         vars(self.progress).update(vars(self.progress.next_epoch()))
+
+    def _batches_of_epoch(self) -> Iterator[Any]:
+        data_state, self._data_state = self._data_state, None
+        if self.data.made_again(self.progress.epoch):
+            self.state.num_train_batches = self.data.num_train_batches
+            self._validations.count_batches(self.data.num_train_batches)
+        batches = self.data.train.epoch(self.progress.epoch, self.progress.batch, data_state)
+        iterator = iter(on_device(self.state, batches))
+        self._restore_generators()  # of an epoch that was begun before: after what making its iterator draws
+        return iterator
+
+    def _restore_generators(self) -> None:
+        """Restore the random number generators of a resumed run, once."""
+        resume, self._resume = self._resume, None
+        if resume is not None:
+            resume()
+
+    def _is_unfinished(self) -> bool:
+        """Whether a resumed checkpoint was written before a validation or an epoch's end that are still due."""
+        batch = self.progress.batch
+        return batch > 0 and (self._validations.is_due() or batch == self.state.num_train_batches)
 
     def _refuse_no_loss(self) -> None:
         """Refuse a training_step that returned nothing in the whole first epoch."""
@@ -213,14 +172,3 @@ class FitLoop:
                 f"{type(self.module).__qualname__}.training_step returned None for all {seen} batches of the epoch, "
                 "and nothing was trained: return the loss, or set automatic_optimization = False"
             )
-
-    def _epoch_iterator(self) -> Iterator[Any]:
-        state, self._data_state = self._data_state, None
-        if self.data.made_again(self.progress.epoch):
-            self.num_batches = self.state.num_train_batches = self.data.num_train_batches
-            if self._times is not None:
-                self._times = ValidationTimes(self.settings, self.progress, self.num_batches)
-        batches = self.data.train.epoch(self.progress.epoch, self.progress.batch, state)
-        iterator = iter(on_device(self.state, batches))
-        self._restore_generators()  # of an epoch that was begun before: after what making its iterator draws
-        return iterator

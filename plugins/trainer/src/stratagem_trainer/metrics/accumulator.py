@@ -23,24 +23,26 @@ class Accumulator:
     Args:
         op: mean, sum, min or max.
         total: what was added up before: the sum, least or largest, not the mean.
-        weight: samples behind it.
+        weight: samples behind it, or what else means are weighted by.
     """
 
     __slots__ = ("op", "total", "weight")
 
-    def __init__(self, op: str, total: Value | None = None, weight: int = 0) -> None:
+    def __init__(self, op: str, total: Value | None = None, weight: Value = 0) -> None:
         self.op = op
         self.total: Value = _START[op] if total is None else total
-        self.weight = weight
+        self.weight: Value = weight
 
-    def add(self, value: Value, weight: int) -> None:
+    def add(self, value: Value, weight: Value) -> None:
         """Add a value that stands for `weight` samples."""
         total, self.weight = self.total, self.weight + weight
         alpha = weight if self.op == "mean" else 1
         if isinstance(value, torch.Tensor):
             if not isinstance(total, torch.Tensor):
                 total = torch.full((), total, dtype=widest_float(value.device.type), device=value.device)
-            if self.op in ("mean", "sum"):
+            if isinstance(alpha, torch.Tensor):
+                self.total = total + value * alpha
+            elif self.op in ("mean", "sum"):
                 # 0-dim tensors promote to the wider dtype before they are multiplied.
                 self.total = torch.add(total, value, alpha=alpha)
             else:
@@ -54,12 +56,18 @@ class Accumulator:
 
     def partial(self) -> Partial:
         """This rank's share; waits for the device."""
-        total = as_float(self.total)
-        return Partial(self.op, total / self.weight if self.op == "mean" else total, self.weight)
+        total, weight = as_float(self.total), self._known_weight()
+        if self.op == "mean":
+            total = total / weight if weight else 0.0
+        return Partial(self.op, total, weight)
+
+    def _known_weight(self) -> float:
+        # Numbers of samples stay whole numbers.
+        return float(self.weight.item()) if isinstance(self.weight, torch.Tensor) else self.weight
 
     def state(self) -> list[Any]:
         """What makes an equal `Accumulator`; waits for the device."""
-        return [self.op, as_float(self.total), self.weight]
+        return [self.op, as_float(self.total), self._known_weight()]
 
 
 _START = {"mean": 0.0, "sum": 0.0, "min": math.inf, "max": -math.inf}

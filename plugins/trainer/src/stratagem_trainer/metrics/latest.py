@@ -39,7 +39,7 @@ class LatestValues:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Whatever is taken up meanwhile, values are as before afterwards."""
+        """Put the values back at the end of the block, whatever was logged within it."""
         before = dict(self.values)
         try:
             yield

@@ -12,6 +12,7 @@ from stratagem_sharding.batch_size import batch_size_of
 from stratagem_sharding.part_of_batch import refuse_in_chunk
 from torch import nn
 
+from stratagem import LossSum
 from stratagem.errors import LoggingError
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.loops.loss_watch import LossWatch
@@ -79,7 +80,7 @@ class Metrics:
     def log(
         self,
         name: str,
-        value: torch.Tensor | float,
+        value: Any,
         prog_bar: bool = False,
         logger: bool = True,
         on_step: bool | None = None,
@@ -103,8 +104,16 @@ class Metrics:
             sync_dist = False
         if add_dataloader_idx and scope.suffix:
             name += scope.suffix
+        weight: Value | None = None
         if type(value) is not torch.Tensor:
-            if hasattr(value, "full_tensor"):
+            if isinstance(value, LossSum):
+                if reduce_fx not in ("mean", torch.mean) or batch_size is not None:
+                    raise LoggingError(
+                        f"{name!r} is logged with a LossSum, whose mean goes by its weight: leave out reduce_fx and "
+                        "batch_size, or log a number"
+                    )
+                weight, value = value_to_keep(torch.as_tensor(value.weight)), value.mean()
+            elif hasattr(value, "full_tensor"):
                 value = value.full_tensor()  # of a DTensor every rank logs the whole
             elif is_metric_object(value):
                 given = (prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
@@ -124,7 +133,9 @@ class Metrics:
             self._latest.values[name] = kept
         elif options.on_step:
             self._latest.values[name] = self._latest.values[options.step_key(name)] = kept
-        scope.add(name, kept, self._weight(batch_size) if options.weighs else 1, options)
+        if weight is None:
+            weight = self._weight(batch_size) if options.weighs else 1
+        scope.add(name, kept, weight, options)
 
     def _log_object(self, name: str, metric: Any, how: Any, given: str | None) -> None:
         """Log a metric object: the value of this batch for the step, and the object itself for the epoch."""

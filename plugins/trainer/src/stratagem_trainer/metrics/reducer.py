@@ -64,8 +64,8 @@ class Reducer:
         bad = self._losses.look()
         reduced = self._reduction.reduce(replace(log, nan_step=bad.step if bad else 0), where)
         first = min((step for step in reduced.nan_steps if step), default=0)
-        if first and not self._losses.is_told:
-            self._losses.is_told = True
+        if first and not self._losses.is_reported:
+            self._losses.is_reported = True
             if self._collectives.node_rank == self._collectives.local_rank == 0:
                 ranks = [str(rank) for rank, step in enumerate(reduced.nan_steps) if step == first]
                 text = str(bad) if bad and bad.step == first else f"the loss isn't finite at step {first}"
@@ -75,8 +75,8 @@ class Reducer:
     def look_at_losses(self) -> None:
         """Say once that a loss isn't finite; waits for the device."""
         bad = self._losses.look()
-        if bad is not None and not self._losses.is_told:
-            self._losses.is_told = True
+        if bad is not None and not self._losses.is_reported:
+            self._losses.is_reported = True
             _warn(
                 str(bad) + (f", on rank {self._collectives.rank}" if self._collectives.world_size > 1 else "")
             )

@@ -26,8 +26,8 @@ class Partial(NamedTuple):
     """mean, sum, min or max; or first, for a value that isn't reduced."""
     value: Any
     """This rank's mean, sum, min or max."""
-    weight: int
-    """Samples behind it."""
+    weight: Any
+    """Samples behind it, or what else means are weighted by: a number, or a tensor without dims."""
 
     def local(self) -> float:
         """The value, if this rank were the only one."""
@@ -173,7 +173,8 @@ def _reduce_parts(parts: Sequence[Partial]) -> float:
 
 def _reduce(op: str, values: torch.Tensor, weights: torch.Tensor) -> float:
     if op == "mean":
-        return float((values * weights).sum() / weights.sum())
+        total = float(weights.sum())
+        return float((values * weights).sum()) / total if total else 0.0
     if op == "sum":
         return float(values.sum())
     if op == "first":

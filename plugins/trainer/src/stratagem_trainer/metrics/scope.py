@@ -67,7 +67,7 @@ class StepRow(NamedTuple):
     """What one step logged."""
 
     values: dict[str, Value]
-    weights: dict[str, int]
+    weights: dict[str, Value]
 
 
 class Scope:
@@ -143,7 +143,8 @@ class Scope:
             self.objects.pop(name, None)
         elif known is not None:
             raise LoggingError(
-                f"{name!r} was logged with {_told(known)} before, and with {_told(options)} now: log it in one way"
+                f"{name!r} was logged with {_described(known)} before, and with {_described(options)} now: "
+                "log it in one way"
             )
         if name in POSITION:
             raise LoggingError(
@@ -181,7 +182,7 @@ class Scope:
             return values
         return {self._options[name].step_key(name): value for name, value in values.items()}
 
-    def add(self, name: str, value: Value, weight: int, options: LogOptions) -> None:
+    def add(self, name: str, value: Value, weight: Value, options: LogOptions) -> None:
         """Take up a value that stands for `weight` samples."""
         if options.on_step:
             self.step.values[name] = value
@@ -268,5 +269,5 @@ class Scope:
         self.asked.clear()
 
 
-def _told(options: LogOptions) -> str:
+def _described(options: LogOptions) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options._asdict().items())

@@ -80,7 +80,7 @@ def decoded(value: Any, named: Mapping[str, Any], where: str) -> Any:
         return _DECODERS[str(tag)[1:]](content, named, where)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{where} can't be taken up ({type(error).__name__}: {error}): pass it as an argument"
+            f"{where} can't be restored ({type(error).__name__}: {error}): pass it as an argument"
         ) from error
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 from stratagem_sharding.part_of_batch import refuse_in_chunk
 
 from stratagem.errors import UsageError
+from stratagem.sdk.loops import weighted_backward
 from stratagem.sdk.tensors import map_values
 from stratagem_trainer.metrics.metric_objects import named_values
 from stratagem_trainer.module.hooks import ModuleHooks
@@ -16,14 +18,34 @@ from stratagem_trainer.module.hyperparameters import HyperparametersMixin
 from stratagem_trainer.module.run import ModuleRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from stratagem_trainer.callbacks.base import Callback
-    from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
+    from stratagem_trainer.loops.manual_optimizer import ManualOptimizer
 
 Reduction = Literal["mean", "sum", "min", "max"]
+
+
+class LogKeywords(TypedDict, total=False):
+    """Keywords of `Module.log`."""
+
+    prog_bar: bool
+    logger: bool
+    on_step: bool | None
+    on_epoch: bool | None
+    reduce_fx: Reduction | Callable[..., Any]
+    sync_dist: bool | None
+    batch_size: int | None
+    add_dataloader_idx: bool
+    metric_attribute: str | None
+    rank_zero_only: bool
+
+
+def any_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let type checkers accept overrides that leave out `batch_idx` or take `dataloader_idx`, as the loops do."""
+    return method
 
 
 class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
@@ -43,14 +65,17 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
 
     # Steps ----------------------------------------------------------------------------------------
 
+    @any_arguments
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Return a micro-batch's mean loss: a scalar, a dict with "loss", or None to skip it."""
         raise UsageError(f"{type(self).__qualname__} has no training_step: fit needs one")
 
+    @any_arguments
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         """Evaluate a batch and `self.log` what counts."""
         raise UsageError(f"{type(self).__qualname__} has no validation_step: validate needs one")
 
+    @any_arguments
     def test_step(self, batch: Any, batch_idx: int) -> Any:
         """Evaluate a batch and `self.log` what counts."""
         raise UsageError(f"{type(self).__qualname__} has no test_step: test needs one")
@@ -74,6 +99,7 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
         """Make one output of those of a batch's parts; see `training_step_end`."""
         return outputs[0]
 
+    @any_arguments
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """Return predictions for a batch; without an override, the forward of the batch."""
         return self(batch)
@@ -168,9 +194,10 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
 
         Args:
             name: as "val_loss"; the same on every rank that logs with `sync_dist`.
-            value: a number; a tensor with one element on any device, which is copied and not waited for; or a metric
-                object of torchmetrics that is an attribute of this module: its value of this batch for the step, and
-                for the epoch what it computes over all ranks, after which it is reset.
+            value: a number; a tensor with one element on any device, which is copied and not waited for; a `LossSum`,
+                whose means go by its weight; or a metric object of torchmetrics that is an attribute of this module:
+                its value of this batch for the step, and for the epoch what it computes over all ranks, after which
+                it is reset.
             prog_bar: show it in the progress bar.
             logger: hand it to the loggers.
             on_step: log it for this step; by default in training steps only.
@@ -203,7 +230,7 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
             rank_zero_only,
         )
 
-    def log_dict(self, values: Mapping[str, Any], *args: Any, **how: Any) -> None:
+    def log_dict(self, values: Mapping[str, Any], *args: Any, **how: Unpack[LogKeywords]) -> None:
         """Log several values alike, or all of a MetricCollection; see `log`."""
         for name, value in named_values(values):
             self.log(name, value, *args, **how)
@@ -230,12 +257,23 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
         """The optimizers to `step` and `zero_grad` by hand: one, or a list where there are several."""
         return self.trainer.manual_optimizers()
 
-    def manual_backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run backward through the strategy, which reduces gradients; collective."""
+    def manual_backward(
+        self, loss: torch.Tensor, *, weight: torch.Tensor | float | None = None, **kwargs: Any
+    ) -> None:
+        """Run backward through the strategy, which reduces gradients; collective.
+
+        Args:
+            loss: a scalar.
+            weight: where the loss is a sum: as of `Runtime.backward`.
+            kwargs: of `Tensor.backward`.
+        """
         state = self.trainer.state
         state.hooks("on_before_backward", loss)
         try:
-            state.prepared.backward(loss, **kwargs)
+            if weight is not None or state.prepared.loss_weights.is_used:
+                weighted_backward(state.prepared, [state.prepared], loss, weight, **kwargs)
+            else:
+                state.prepared.backward(loss, **kwargs)
         except Exception:
             state.prepared.abandon_backward()
             raise

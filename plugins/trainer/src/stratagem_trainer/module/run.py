@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from stratagem_trainer.loggers.base import Logger
-    from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
+    from stratagem_trainer.loops.manual_optimizer import ManualOptimizer
     from stratagem_trainer.view import TrainerView
 
 
@@ -91,7 +91,7 @@ class ModuleRun(nn.Module):
         self,
         optimizer: Any,
         gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        gradient_clip_algorithm: Literal["norm", "value"] | None = None,
     ) -> None:
         """Limit the gradients of `optimizer`, as `configure_gradient_clipping` or a manual `training_step` does it.
 
@@ -99,7 +99,7 @@ class ModuleRun(nn.Module):
 
         Args:
             optimizer: one of `self.optimizers()`, or what a hook got.
-            gradient_clip_val: the largest norm, or the largest absolute value; None limits nothing.
+            gradient_clip_val: the largest norm, or the largest absolute value; None and 0 limit nothing.
             gradient_clip_algorithm: "norm", also where it is None, or "value".
 
         Raises:
@@ -109,7 +109,7 @@ class ModuleRun(nn.Module):
         algorithm = gradient_clip_algorithm or "norm"
         if algorithm not in ("norm", "value"):
             raise ConfigError(f'gradient_clip_algorithm={algorithm!r}; allowed are "norm" and "value"')
-        if gradient_clip_val is None:
+        if not gradient_clip_val:
             return
         self.trainer.runtime.session.run.require([f"{algorithm}_clipping"])
         _own(self.trainer, optimizer).clip(**{f"max_{algorithm}": gradient_clip_val})

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AdvancedProfiler", "PassThroughProfiler", "Profiler", "PyTorchProfiler", "SimpleProfiler"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".advanced": "AdvancedProfiler",
-        ".base": "PassThroughProfiler Profiler",
-        ".pytorch": "PyTorchProfiler",
-        ".simple": "SimpleProfiler",
-    },
-)
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".advanced": "AdvancedProfiler",
+            ".base": "PassThroughProfiler Profiler",
+            ".pytorch": "PyTorchProfiler",
+            ".simple": "SimpleProfiler",
+        },
+    )

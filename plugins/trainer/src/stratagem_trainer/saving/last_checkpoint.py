@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING, Any
 from stratagem.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from stratagem_trainer.run_view import RunView
+    from collections.abc import Sequence
+
+    from stratagem_trainer.stage.progress import Progress
 
 
-def copy_last(trainer: RunView, path: str, weights_only: bool) -> None:
+def copy_last(callbacks: Sequence[Any], progress: Progress, path: str, weights_only: bool) -> None:
     """Copy the checkpoint that the last fit kept of its last step.
+
+    Args:
+        callbacks: each a `ModelCheckpoint`.
+        progress: where the fit has ended.
+        path: of the copy.
+        weights_only: whether the copy is to have the weights alone, which none of theirs has.
 
     Raises:
         CheckpointError: it kept none; says what to do.
     """
-    source = None if weights_only else _kept(trainer)
+    source = None if weights_only else _kept(callbacks, progress.step)
     if source is None or "://" in path:
         what = "with the weights alone " if weights_only else ""
         raise CheckpointError(
-            f"the fit is over, and a checkpoint {what}of its last step, {trainer.global_step}, wasn't kept in a "
+            f"the fit is over, and a checkpoint {what}of its last step, {progress.all_steps}, wasn't kept in a "
             "folder that could be copied: pass callbacks=ModelCheckpoint(save_last=True), or call save_checkpoint in "
             "on_train_end"
         )
@@ -35,11 +43,10 @@ def copy_last(trainer: RunView, path: str, weights_only: bool) -> None:
     os.rename(partial, path)
 
 
-def _kept(trainer: RunView) -> str | None:
-    callbacks: list[Any] = list(trainer.checkpoint_callbacks)
+def _kept(callbacks: Sequence[Any], step: int) -> str | None:
     for callback in callbacks:
         for path in callback.kept_paths():
-            if path and "://" not in path and _step_of(path) == trainer.progress.step:
+            if path and "://" not in path and _step_of(path) == step:
                 return str(os.path.realpath(path))
     return None
 

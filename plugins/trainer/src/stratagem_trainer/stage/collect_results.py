@@ -38,7 +38,7 @@ _UNTRAINED: WeakKeyDictionary[nn.Module, _Untrained] = WeakKeyDictionary()
 class _Untrained:
     reason: str
     versions: tuple[tuple[int, int], ...]
-    """Of its parameters and buffers: whoever loads something into them changes that."""
+    """Of its parameters and buffers: loading something into them changes it."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def say_untrained(module: nn.Module, reason: str) -> None:
 
 
 def refuse_untrained(module: Any, stage: str) -> None:
-    """Refuse to go on with values from before a fit, unless somebody has loaded others since.
+    """Refuse to go on with values from before a fit, unless others were loaded since.
 
     Raises:
         CombinationError: names why they stayed away, and what to pass.
@@ -156,7 +156,7 @@ def _fill(module: nn.Module, reader: CheckpointReader) -> None:
         elif is_lazy(tensor):
             tensor.materialize(info.shape, dtype=info.dtype)
         elif (tuple(tensor.shape), tensor.dtype) != (info.shape, info.dtype):
-            # As nn.Module.to does: whoever holds the parameter keeps it.
+            # As nn.Module.to does: the parameter object stays the same for all who hold it.
             tensor.grad = None
             tensor.data = torch.empty(info.shape, dtype=info.dtype, device=tensor.device)
     placed = {name: tensor.detach() for name, tensor in _tensors(module).items() if name not in computed}

@@ -28,9 +28,9 @@ def explain(error: BaseException) -> None:
     if not isinstance(error, (RuntimeError, ValueError, TypeError, IndexError)):
         return
     for frame in _frames(error):
-        told = _of_step(frame, message) or _of_backward(frame)
-        if told:
-            error.args = (f"{message}\n{told}", *error.args[1:])
+        explanation = _of_step(frame, message) or _of_backward(frame)
+        if explanation:
+            error.args = (f"{message}\n{explanation}", *error.args[1:])
             return
 
 

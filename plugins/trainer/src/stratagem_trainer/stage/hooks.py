@@ -161,7 +161,7 @@ OF_MODULES: tuple[str, ...] = tuple(hook.name for hook in TABLE if hook.owners !
 
 
 class HookRunner:
-    """For each hook, the methods that somebody overrides: those of callbacks, and then the module's.
+    """For each hook, the overriding methods: those of callbacks, and then the module's.
 
     Args:
         callbacks: in order; those with a higher `order` come last.
@@ -180,6 +180,7 @@ class HookRunner:
         of_data: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         self.callbacks = sorted(callbacks, key=lambda callback: callback.order)
+        self._module = module
         callback_base, module_base = bases
         self._of_callbacks: dict[str, list[Callable[..., Any]]] = {name: [] for name in OF_CALLBACKS}
         self._judges_epochs: list[bool] = []
@@ -203,6 +204,12 @@ class HookRunner:
     def of(self, name: str) -> list[Callable[..., Any]]:
         """What to call for a hook, without the trainer and the module."""
         return [*self._of_callbacks.get(name, ()), *self._of_module.get(name, ())]
+
+    def method_of_module(self, name: str) -> Callable[..., Any]:
+        """The module's method of this name, overridden or not."""
+        own = self._of_module.get(name)
+        method: Callable[..., Any] = own[0] if own else getattr(self._module, name)
+        return method
 
     def __call__(self, name: str, *args: Any) -> None:
         for method in self.of(name):

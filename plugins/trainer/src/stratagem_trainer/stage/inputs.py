@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
 
 
-def told_apart(stage: str, loader: Any, val_loader: Any, datamodule: Any) -> tuple[Any, Any]:
+def split_loaders_and_datamodule(
+    stage: str, loader: Any, val_loader: Any, datamodule: Any
+) -> tuple[Any, Any]:
     """Return the loaders and the data module; the latter may be passed in the place of the former.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`Seen`: what a trainer says of its last stage, in the process that launched it."""
+"""`LastStage`: what a stage leaves in the process that launched it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from stratagem_trainer.stage.progress import Progress
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Picklable; rank 0's."""
+class LastStage:
+    """What a trainer says of its last stage; picklable, and rank 0's."""
 
     stage: str | None = None
     """"fit", "validate", "test" or "predict"; None before the first."""

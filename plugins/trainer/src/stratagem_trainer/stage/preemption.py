@@ -1,4 +1,4 @@
-"""A stage that is told to stop: a fit saves between two steps, and goes on when its command runs again."""
+"""A stage that is asked to stop: a fit saves between two steps, and goes on when its command runs again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stop_watch(
 def heartbeat(
     runtime: Runtime, settings: TrainerSettings, run_dir: str | None
 ) -> Iterator[Callable[[], None] | None]:
-    """Yield what is called when this rank goes on; None where nobody wants to know."""
+    """Yield what is called when this rank goes on; None where no callback asks."""
     if settings.step_timeout_s is None:
         yield None
         return
@@ -68,7 +68,7 @@ def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatc
         _say("stopping", f"by {reason}, after step {step}")
     folder = trainer.checkpoint_dir
     path = os.path.join(folder, f"{PREFIX}{step}")
-    began = watch.told_at or time.monotonic()
+    began = watch.notified_at or time.monotonic()
     save(path)
     runtime.session.checkpointer.wait()
     for callback in trainer.callbacks:
@@ -79,7 +79,7 @@ def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatc
     runtime.barrier("preempted")
     if runtime.is_main:
         took = time.monotonic() - began
-        _say("saved", f"{path}, {took:.1f} s after it was told; `--ckpt-path auto` goes on from there")
+        _say("saved", f"{path}, {took:.1f} s after the signal; `--ckpt-path auto` goes on from there")
     raise Preempted(reason, path, step, runtime.rank)
 
 
@@ -118,7 +118,7 @@ def remove_preempted(trainer: TrainerView, but: str | None = None) -> None:
 def requeue(preempted: Preempted, settings: TrainerSettings) -> None:
     """Put the Slurm job around this process back into its queue, where that is for us to do; for rank 0's process.
 
-    Not after SIGTERM: Slurm sends it to jobs that it requeues itself, and to those that somebody cancels.
+    Not after SIGTERM: Slurm sends it to jobs that it requeues itself, and to those that a user cancels.
     """
     job = SlurmJob.of(os.environ)
     if job is None or not settings.requeue or preempted.rank != 0 or preempted.reason == "SIGTERM":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stratagem_trainer.stage.collect_results import Destination
-from stratagem_trainer.stage.last_stage import Seen
+from stratagem_trainer.stage.last_stage import LastStage
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StageResult:
 
     metrics: list[dict[str, float]]
     """Of an evaluation, one for each loader."""
-    seen: Seen
+    last: LastStage
     """What the launching process's trainer then says."""
     in_launching_process: bool
     """Whether the module that the trainer was given is the one that was used."""

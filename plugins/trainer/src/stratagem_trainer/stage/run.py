@@ -87,7 +87,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
             return _evaluate(runtime, trainer, source, request, loggers)
     except BaseException as error:
         explain(error)
-        state = trainer.state if trainer.has_state else None
+        state = trainer.current_stage.live
         if state is not None:
             if isinstance(error, UsageError):
                 error.exit_code = 1  # something was started, and may have been written
@@ -99,7 +99,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
         _close(state, loggers, failed=True)
         raise
     finally:
-        if trainer.profiler.is_active and trainer.has_state:
+        if trainer.profiler.is_active and trainer.current_stage.live is not None:
             end_profile(trainer.profiler, trainer.state)
         trainer.leave()
         as_before(module)
@@ -121,13 +121,13 @@ def _fit(
     reader = checkpoint_to_go_on_from(trainer, attempts, request.ckpt_path)
     if reader is not None and settings.reload_dataloaders_every_n_epochs:
         # Loaders may be made by it.
-        trainer.begin_at(resume.epoch_of(reader))
+        trainer.current_stage.begin_at(resume.epoch_of(reader))
     user_state = None if reader is None else resume.UserState(hooks, source.datamodule, reader)
     if user_state is not None:
         settings.policy.before_restore(user_state)
     seed = settings.policy.data_seed(runtime.config.seed, trainer.given_seed)
     data = FitData(runtime, settings, source, trainer.current_epoch, seed)
-    trainer.show_data(data)
+    trainer.current_stage.fit_data = data
     if runtime.is_main:
         announce_data(data.train.description, data.val_description)
     state = begin_stage(
@@ -234,10 +234,10 @@ def _evaluate(
         data[0].batch_size,
         sample_of_any(loader),
     )
-    state.progress = replace(trainer.progress_before)
+    state.progress = replace(trainer.current_stage.last.progress)
     _open_for_evaluation(loggers, trainer, module)
     state.datamodule = source.datamodule
-    trainer.show_loader(stage, loader)
+    trainer.current_stage.eval_loaders = {stage: loader}
     _count_batches(state, data, stage)
     state.save = partial(resume.save, state, None)
     if reader is not None:
@@ -313,7 +313,7 @@ def _result(
 ) -> StageResult:
     return StageResult(
         metrics=metrics,
-        seen=trainer.seen(),
+        last=trainer.current_stage.result(trainer.run_dir),
         in_launching_process=state.runtime.in_launching_process,
         callbacks={callback.state_key: callback.state_dict() for callback in state.hooks.callbacks},
         loggers=[logger.state_dict() for logger in state.loggers],

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
     from stratagem_trainer.loggers.base import Logger
     from stratagem_trainer.loops.boundary import Boundary
+    from stratagem_trainer.loops.manual_optimizer import ManualOptimizer
     from stratagem_trainer.loops.optimizers import Schedule
-    from stratagem_trainer.loops.wrapped_optimizers import ManualOptimizer
     from stratagem_trainer.metrics.metrics import Metrics
     from stratagem_trainer.settings import TrainerSettings
     from stratagem_trainer.stage.hooks import HookRunner
@@ -87,7 +87,7 @@ class StageState:
     batch_counts: bool = True
     """Whether the batch of an evaluation counts, or is there only because every rank has to run a forward."""
     boundary: Boundary | None = None
-    """Of a fit: where it may be told to stop."""
+    """Of a fit: where it may be asked to stop."""
     save: Callable[..., None] | None = None
     """Writes a checkpoint of the whole run to a path, or with weights_only=True of its weights; collective. None
     before there is anything to write."""

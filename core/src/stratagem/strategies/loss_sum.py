@@ -1,0 +1,102 @@
+"""`LossSum`: a loss that is a sum, with the weight of its mean; and the loss in what a step returned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from stratagem.errors import DataError, short
+
+
+class LossSum(NamedTuple):
+    """A sum of losses, and by what the sum over all ranks and micro-batches of a step is divided.
+
+    The step's gradient is that of Σ loss / Σ weight, over the ranks that read different batches and the micro-batches
+    of the step. `training_step` may return it, or a dict with "loss" and "weight". See docs/guides/losses.md.
+    """
+
+    loss: torch.Tensor
+    """A scalar with a graph: the sum over this micro-batch, as `cross_entropy(..., reduction="sum")`."""
+    weight: torch.Tensor | float
+    """How many losses were summed, as the number of tokens with a label: a number, or a tensor with one element.
+    A tensor stays on its device. 0 where the micro-batch has nothing to learn from."""
+
+    def mean(self) -> torch.Tensor:
+        """Return loss / weight of this micro-batch alone, without a graph; 0 where the weight is 0."""
+        loss = self.loss.detach()
+        weight = weight_on(self.weight, loss.device)
+        return torch.where(weight > 0, loss / weight, 0.0)
+
+
+def loss_of(output: Any) -> torch.Tensor | None:
+    """Return the loss in what a training step returned: the sum where it has a weight.
+
+    Raises:
+        DataError: there is none.
+    """
+    if output is None or isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, LossSum):
+        loss: Any = output.loss
+    else:
+        try:
+            loss = output["loss"]
+        except (TypeError, KeyError, IndexError) as error:
+            raise DataError(
+                f"training_step returned {type(output).__name__} without a loss: return a scalar tensor, "
+                'a LossSum, a dict with the key "loss", or None to skip the batch'
+            ) from error
+    if not isinstance(loss, torch.Tensor):
+        raise DataError(f'training_step returned a "loss" that is {type(loss).__name__}, not a tensor')
+    return loss
+
+
+def weight_of(output: Any) -> torch.Tensor | float | None:
+    """Return the weight in what a training step returned; None where it has none."""
+    if isinstance(output, LossSum):
+        return output.weight
+    return output.get("weight") if isinstance(output, Mapping) else None
+
+
+def weight_on(weight: torch.Tensor | float, device: torch.device) -> torch.Tensor:
+    """Return a weight as a tensor without dims on `device`, in the widest float that this has.
+
+    Raises:
+        DataError: it is no number, negative, infinite or NaN; of a tensor that is on another device than the CPU,
+            only its shape is checked, since its value would have to be waited for.
+    """
+    dtype = _widest(device.type)
+    if isinstance(weight, torch.Tensor):
+        if weight.numel() != 1 or weight.is_complex():
+            raise DataError(
+                f"the weight of a loss is a tensor of shape {tuple(weight.shape)} and {weight.dtype}: give one number"
+            )
+        if weight.device.type == "cpu":
+            _check(weight.item())
+        return weight.detach().reshape(()).to(device, dtype)
+    if not isinstance(weight, (int, float)):
+        raise DataError(
+            f"the weight of a loss is {short(weight)}: give a number, or a tensor with one element"
+        )
+    _check(weight)
+    return torch.tensor(float(weight), dtype=dtype, device=device)
+
+
+@lru_cache
+def _widest(device_type: str) -> torch.dtype:
+    try:
+        torch.zeros((), dtype=torch.float64, device=device_type)
+    except (TypeError, RuntimeError):
+        return torch.float32
+    return torch.float64
+
+
+def _check(weight: float) -> None:
+    if not 0 <= weight < math.inf:
+        raise DataError(
+            f"the weight of a loss is {weight}: give a number from 0, such as how many losses were summed"
+        )

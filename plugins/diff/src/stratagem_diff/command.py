@@ -1,0 +1,199 @@
+"""`stratagem diff`: the first place where two runs differ."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+from stratagem_cli.listing import print_json
+
+from stratagem.errors import UsageError
+
+if TYPE_CHECKING:
+    from stratagem_diff.comparison import Comparison
+    from stratagem_diff.run import Run
+
+_RUNS = cloup.OptionGroup("Runs", help="Flags of both sides; `--against` changes them for B.")
+_RECORDS = cloup.OptionGroup("Recording")
+_OUTPUT = cloup.OptionGroup("Output")
+_ONLY_RUNS = (
+    "strategy",
+    "devices",
+    "accelerator",
+    "precision",
+    "seed",
+    "data",
+    "config",
+    "sets",
+    "python",
+    "cwd",
+)
+
+
+@cloup.command(
+    epilog="\b\n"
+    "Examples:\n"
+    "  stratagem diff digits.py:Digits --strategy ddp --devices 2 --against fsdp\n"
+    "  stratagem diff record-a record-b",
+)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="[B]", required=False)
+@cloup.option(
+    "--against",
+    group=_RUNS,
+    multiple=True,
+    metavar="CHANGE",
+    help="What B has instead: the name of a strategy, KEY=VALUE such as devices=4, precision=bf16-mixed, "
+    "python=FILE, cwd=FOLDER, target=TARGET or model.hidden=64, or compile (repeatable).",
+)
+@cloup.option("--strategy", group=_RUNS, metavar="NAME", help="As ddp; single if not given.")
+@cloup.option("--devices", group=_RUNS, metavar="N", help="Number of devices; 1 if not given.")
+@cloup.option("--accelerator", group=_RUNS, metavar="NAME", help="As cpu or cuda; the best one if not given.")
+@cloup.option("--precision", group=_RUNS, metavar="NAME", help="As 32-true, bf16-mixed or 16-mixed.")
+@cloup.option("--seed", group=_RUNS, type=click.IntRange(0), help="For every random number generator.")
+@cloup.option("--data", group=_RUNS, metavar="TARGET", help="A DataModule, as for fit.")
+@cloup.option("--config", group=_RUNS, multiple=True, metavar="FILE", help="As for fit (repeatable).")
+@cloup.option(
+    "--set", "sets", group=_RUNS, multiple=True, metavar="KEY=VALUE", help="As for fit (repeatable)."
+)
+@cloup.option("--python", group=_RUNS, metavar="FILE", help="Another interpreter.")
+@cloup.option("--cwd", group=_RUNS, metavar="FOLDER", help="Another working directory.")
+@cloup.option(
+    "--steps", group=_RECORDS, type=click.IntRange(1), default=3, show_default=True, help="Optimizer steps."
+)
+@cloup.option("--no-dropout", group=_RECORDS, is_flag=True, help="Set the probability of dropout to 0.")
+@cloup.option("--keep", group=_RECORDS, metavar="FOLDER", help="Keep the records of the runs there.")
+@cloup.option(
+    "--rounding",
+    group=_RECORDS,
+    multiple=True,
+    metavar="RECORD",
+    help="For two records: a record of A with another rounding, and one of B if its precision differs.",
+)
+@cloup.option(
+    "--estimate",
+    group=_RECORDS,
+    is_flag=True,
+    help="Estimate rounding instead of measuring it by a further run.",
+)
+@cloup.option(
+    "--json", "as_json", group=_OUTPUT, is_flag=True, help="As JSON: docs/guides/diff.md has the keys."
+)
+@cloup.option(
+    "--html", group=_OUTPUT, metavar="FILE", help="Also write a page: the modules coloured by error."
+)
+@click.pass_context
+def diff(
+    ctx: click.Context, /, a: str, b: str | None, as_json: bool, html: str | None, **keywords: Any
+) -> None:
+    """Say the first place where two trainings differ beyond rounding; exit code 1 if they differ.
+
+    A and B are folders that `python -m stratagem_diff record` or `stratagem_diff.record` wrote. Or A is a
+    TARGET as for `stratagem fit`, or a script as for `stratagem run`: it is trained twice, the second time with the
+    changes of --against. docs/guides/diff.md.
+    """
+    from stratagem_diff.sentences import report, to_json
+
+    if html is not None and not Path(html).resolve().parent.is_dir():
+        raise UsageError(f"--html {html}: there is no folder {Path(html).resolve().parent}")
+    if b is not None:
+        found, sides = _of_records(a, b, keywords), (a, b)
+    else:
+        found, sides = _of_runs(a, keywords)
+    if html is not None:
+        from stratagem_diff.page.document import document
+
+        Path(html).write_text(document(found, sides), encoding="utf-8")
+    if as_json:
+        print_json({"a": sides[0], "b": sides[1], **to_json(found)})
+    else:
+        click.echo("\n".join([f"A: {sides[0]}", f"B: {sides[1]}", "", report(found)]))
+    if found.first is not None:
+        ctx.exit(1)
+
+
+def _of_records(a: str, b: str, keywords: dict[str, Any]) -> Comparison:
+    from stratagem_diff.comparison import compare
+
+    given = [name for name in (*_ONLY_RUNS, "against", "keep") if keywords[name]]
+    if given:
+        flag = "--set" if given[0] == "sets" else f"--{given[0]}"
+        raise UsageError(f"{flag} is for runs, and A and B are records: leave it out, or leave out B")
+    return compare(a, b, keywords["rounding"])
+
+
+def _of_runs(target: str, keywords: dict[str, Any]) -> tuple[Comparison, tuple[str, str]]:
+    from stratagem_diff.comparison import compare
+    from stratagem_diff.recorder import RecordOptions
+    from stratagem_diff.run import with_common_batch
+
+    if os.path.isdir(target):
+        raise UsageError(f"{target} is a folder: give a second record, as in `stratagem diff {target} OTHER`")
+    if not keywords["against"]:
+        raise UsageError(
+            "nothing to compare with: give --against, as in --against fsdp or --against devices=4"
+        )
+    if keywords["rounding"]:
+        raise UsageError("--rounding is for records; runs measure it themselves: leave it out")
+    one = _run(target, keywords)
+    a, b = with_common_batch(one, one.changed(keywords["against"]))
+    options = RecordOptions(keywords["steps"], dropout=not keywords["no_dropout"])
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(keywords["keep"] or scratch)
+        made = _record_all(_Plan(a, b, folder, options, measure=not keywords["estimate"]))
+        return compare(made[0], made[1], made[2:]), (a.describe(), b.describe())
+
+
+def _run(target: str, keywords: dict[str, Any]) -> Run:
+    """Return side A."""
+    from stratagem_diff.run import FLAGS, Run
+
+    settings = {}
+    for text in keywords["sets"]:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: write KEY=VALUE, as in model.hidden=64")
+        settings[key] = value
+    others = [word for file in keywords["config"] for word in ("--config", file)]
+    others += ["--data", keywords["data"]] if keywords["data"] else []
+    flags = {key: str(keywords[key]) for key in FLAGS if keywords[key] is not None}
+    places = {key: keywords[key] for key in ("python", "cwd") if keywords[key]}
+    # Otherwise `fit` takes all devices that there are.
+    return Run(target, {"strategy": "single", "devices": "1", **flags}, settings, tuple(others), **places)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The runs of one comparison."""
+
+    a: Run
+    b: Run
+    folder: Path
+    options: Any
+    measure: bool
+
+
+def _record_all(plan: _Plan) -> Sequence[str]:
+    """Train and record both runs, and those with another rounding; return the folders."""
+    from dataclasses import replace
+
+    from stratagem_diff.extension import RecordingOrder
+    from stratagem_diff.run import record_run
+
+    runs = [("a", plan.a, False), ("b", plan.b, False)]
+    if plan.measure:
+        runs.append(("a-rounding", plan.a, True))
+        if plan.a.flags.get("precision") != plan.b.flags.get("precision"):
+            runs.append(("b-rounding", plan.b, True))
+    made = []
+    for name, run, rounding in runs:
+        folder = str(plan.folder / name)
+        record_run(run, RecordingOrder(folder, replace(plan.options, rounding=rounding)), name[0].upper())
+        made.append(folder)
+    return made

@@ -1,0 +1,186 @@
+"""What a comparison says: one sentence, then one screen."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from stratagem_diff.causes import likely_causes
+from stratagem_diff.comparison import Comparison, Difference
+from stratagem_diff.files import Place
+from stratagem_diff.side import ranks_text
+
+SHOWN = 10
+"""Rows of the table."""
+
+_WHAT = {
+    "start": "before the first step, {name} differs",
+    "input": "step {step}: the batches differ",
+    "output": "step {step}: the forward value of {name} differs",
+    "output gradient": "step {step}: the gradient of the value of {name} differs",
+    "parameter gradient": "step {step}: the gradient of parameter {name} differs",
+    "optimizer state": "step {step}: the optimizer's {item!r} of parameter {name} differs",
+    "parameter": "step {step}: parameter {name} differs after its update",
+    "buffer": "step {step}: buffer {name} differs",
+}
+
+
+def sentence(found: Comparison) -> str:
+    """Return one sentence: the first place where the runs differ, or that they don't."""
+    first = found.first
+    steps = f"{found.steps} step{'s' * (found.steps != 1)}"
+    if first is None:
+        return f"The runs agree: {found.compared} values of {steps} are equal up to rounding."
+    ranks = ranks_text(first.ranks, found.theirs.world_size)
+    alike = scaled_alike(found)
+    if alike is not None:
+        return (
+            f"Step {first.place.step}: the gradients of all {alike} parameters, first {first.place.name!r}, differ "
+            f"{ranks}: B's are {first.ratio:.4g} times A's."
+        )
+    return f"{_capital(where(first.place, found))} {ranks}: {amount(first)}."
+
+
+def scaled_alike(found: Comparison) -> int | None:
+    """Return how many gradients a step has, if all of them differ by one factor; None otherwise."""
+    first = found.first
+    if (
+        first is None
+        or first.place.kind != "parameter gradient"
+        or not first.ratio
+        or not first.is_proportional
+    ):
+        return None
+    same_kind = (first.place.step, first.place.kind)
+    differ = [each for each in found.differences if (each.place.step, each.place.kind) == same_kind]
+    compared = [place for place in found.errors if (place.step, place.kind) == same_kind]
+    alike = all(each.ratio is not None and abs(each.ratio / first.ratio - 1) < 1e-2 for each in differ)
+    return len(differ) if alike and len(differ) == len(compared) > 1 else None
+
+
+def where(place: Place, found: Comparison | None = None) -> str:
+    """Return what differs, without how much."""
+    name = repr(place.name)
+    if place.kind.startswith("output"):
+        kind = found.ours.modules.get(place.name, "") if found is not None else ""
+        name = f"module {name}" if place.name else "the model itself"
+        name = f"{name} ({kind})" if kind else name
+    return _WHAT[place.kind].format(step=place.step, name=name, item=place.item)
+
+
+def amount(difference: Difference) -> str:
+    """Return how far the two are apart."""
+    if difference.note:
+        return difference.note
+    if difference.ratio is not None and difference.is_proportional and abs(difference.ratio - 1) > 1e-4:
+        return f"B's is {difference.ratio:.4g} times A's"
+    if math.isinf(difference.error):
+        return "some values of one run aren't finite, or are missing"
+    return f"the relative error is {difference.error:.2g}, and rounding comes to {difference.allowed:.2g}"
+
+
+def downstream(found: Comparison) -> str:
+    """Return what differs after the first place."""
+    first = found.first
+    if first is None:
+        return ""
+    rest = found.differences[1:]
+    in_step = Counter(each.place.kind for each in rest if each.place.step == first.place.step)
+    later = [each for each in rest if each.place.step != first.place.step]
+    parts = [f"{count} {_plural(kind, count)}" for kind, count in in_step.items()]
+    if later:
+        parts.append(f"{len(later)} values of later steps")
+    before = f"{found.equal_before} values before it agree"
+    return f"{before}; after it differ {', '.join(parts)}." if parts else f"{before}, and all after it."
+
+
+def report(found: Comparison) -> str:
+    """Return one screen: the sentence, what is downstream, likely causes, and the first places in a table."""
+    lines = [sentence(found)]
+    if found.first is not None:
+        lines += [downstream(found)]
+        causes = likely_causes(found)
+        if causes:
+            lines += ["", "Likely causes:", *(f"  - {cause}" for cause in causes)]
+        lines += ["", *_table(found)]
+    notes = _short_notes(found)
+    if notes:
+        lines += ["", *(f"note: {note}" for note in notes)]
+    if not found.measured:
+        lines.append("note: rounding is estimated; record A again with --rounding, and pass that record")
+    return "\n".join(lines)
+
+
+def to_json(found: Comparison) -> dict[str, Any]:
+    """Return it as JSON values; docs/guides/diff.md has the keys."""
+    return {
+        "same": found.first is None,
+        "sentence": sentence(found),
+        "downstream": downstream(found),
+        "causes": likely_causes(found),
+        "steps": found.steps,
+        "compared": found.compared,
+        "rounding": "measured" if found.measured else "estimated",
+        "differences": [
+            {
+                "step": each.place.step,
+                "kind": each.place.kind,
+                "name": each.place.name,
+                "call": each.place.call,
+                "item": each.place.item,
+                "error": each.error if math.isfinite(each.error) else None,
+                "allowed": each.allowed,
+                "ratio": each.ratio,
+                "ranks": list(each.ranks),
+                "mapping": each.how,
+                "note": each.note,
+            }
+            for each in found.differences
+        ],
+        "notes": found.notes,
+    }
+
+
+def _table(found: Comparison) -> list[str]:
+    rows = [("step", "what", "name", "ranks", "error", "rounding", "ratio")]
+    for each in found.differences[:SHOWN]:
+        name = each.place.name or "(model)"
+        item = f" {each.place.item}" if each.place.item and each.place.kind == "optimizer state" else ""
+        rows.append(
+            (
+                str(each.place.step),
+                each.place.kind + item,
+                name if len(name) <= 40 else f"…{name[-39:]}",
+                "all" if len(each.ranks) == found.theirs.world_size else ",".join(map(str, each.ranks)),
+                f"{each.error:.1e}" if math.isfinite(each.error) else "-",
+                f"{each.allowed:.1e}",
+                "-" if each.ratio is None else f"{each.ratio:.4g}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    more = len(found.differences) - SHOWN
+    return [*lines, f"and {more} more"] if more > 0 else lines
+
+
+def _short_notes(found: Comparison, most: int = 6) -> list[str]:
+    notes = list(dict.fromkeys(found.notes))
+    return notes if len(notes) <= most else [*notes[:most], f"{len(notes) - most} more notes: see --json"]
+
+
+def _plural(kind: str, count: int) -> str:
+    one, several = {
+        "start": ("initial value", "initial values"),
+        "output": ("forward value", "forward values"),
+        "output gradient": ("gradient of a value", "gradients of values"),
+        "parameter gradient": ("gradient of a parameter", "gradients of parameters"),
+        "optimizer state": ("optimizer state", "optimizer states"),
+        "parameter": ("updated parameter", "updated parameters"),
+        "buffer": ("buffer", "buffers"),
+    }[kind]
+    return one if count == 1 else several
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

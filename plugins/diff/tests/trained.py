@@ -1,0 +1,65 @@
+"""A small model for `stratagem diff`, a faulty form of it, and a loop that is run as a script."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import stratagem
+
+
+class Net(stratagem.Module):
+    """Two linear layers on rows of which no two are alike.
+
+    Args:
+        dropout: probability.
+        lr: learning rate.
+    """
+
+    def __init__(self, dropout: float = 0.0, lr: float = 1e-2) -> None:
+        super().__init__()
+        self.lr = lr
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(dropout))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        values: Tensor = self.head(self.body(rows))
+        return values
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        rows, targets = batch
+        return nn.functional.mse_loss(self(rows), targets)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+        generator = torch.Generator().manual_seed(3)
+        rows, targets = (torch.randn(48, width, generator=generator) for width in (6, 3))
+        return DataLoader(TensorDataset(rows, targets), batch_size=4, shuffle=True)
+
+
+class WrongBias(Net):
+    """Halves a gradient on rank 1, after it is reduced."""
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if dist.is_initialized() and dist.get_rank() == 1:
+            assert self.head.bias.grad is not None
+            self.head.bias.grad.mul_(0.5)
+
+
+def train(runtime: stratagem.Runtime) -> None:
+    """Train with a loop of one's own."""
+    torch.manual_seed(0)
+    net = Net()
+    module, optimizer = runtime.setup(net, lambda module: torch.optim.AdamW(module.parameters(), lr=net.lr))
+    for rows, targets in runtime.dataloader(net.train_dataloader()):
+        runtime.backward(nn.functional.mse_loss(module(rows), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    stratagem.Runtime().launch(train)

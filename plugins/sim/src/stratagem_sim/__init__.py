@@ -1,0 +1,35 @@
+"""Stratagem's accelerator `sim`, a device for tests. Its names are imported, and torch with them, when first used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratagem.sdk.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from stratagem_sim.accelerator import SimAccelerator
+    from stratagem_sim.device import (
+        SimSettings,
+        Synchronizations,
+        count_synchronizations,
+        load,
+        synchronizations,
+    )
+
+__all__ = [
+    "SimAccelerator",
+    "SimSettings",
+    "Synchronizations",
+    "count_synchronizations",
+    "load",
+    "synchronizations",
+]
+
+if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".accelerator": "SimAccelerator",
+            ".device": "SimSettings Synchronizations count_synchronizations load synchronizations",
+        },
+    )

@@ -1,0 +1,115 @@
+"""`LoopOptimizer`: an optimizer that the loop steps, as a module's `optimizer_step` gets it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+from stratagem.errors import ConfigError
+from stratagem.sdk.loops import drop_gradients, loss_of
+from stratagem_trainer.loops.manual_optimizer import ManualOptimizer
+
+if TYPE_CHECKING:
+    from stratagem_trainer.stage.state import StageState
+
+
+class LoopOptimizer(ManualOptimizer):
+    """One optimizer that the loop steps, as `Module.optimizer_step` and `optimizer_zero_grad` get it.
+
+    Args:
+        state: the stage's objects.
+        index: of the optimizer.
+        check_loss: called with the number of the step and each loss that the optimizer evaluates itself.
+
+    Attributes:
+        was_called: whether `step` was called since `begin`.
+        was_applied: whether such a step was applied, which a precision's scale may skip.
+    """
+
+    def __init__(self, state: StageState, index: int, check_loss: Callable[[int, Any], None]) -> None:
+        super().__init__(state.runtime, state.prepared, state.hooks, index)
+        self._check_loss, self._progress = check_loss, state.progress
+        self._clips_itself = bool(state.hooks.of("configure_gradient_clipping"))
+        self._module_clips = state.hooks.method_of_module("configure_gradient_clipping")
+        settings = state.settings
+        self._clipping = settings.gradient_clip_val, settings.gradient_clip_algorithm
+        # Nothing stands between one process's gradients and its optimizer.
+        self._steps_directly = self._session.steps_alone and self._prepared.steps_directly
+        if self._steps_directly:
+            self._prepared.loss_weights.watches_steps = True
+        self._evaluate: Callable[[], Any] | None = None
+        self._outputs: Any = None
+        self._is_evaluated = True
+        self.was_called = self.was_applied = False
+
+    def begin(self, outputs: Any, evaluate: Callable[[], Any] | None) -> None:
+        """Begin a step.
+
+        Args:
+            outputs: what `training_step` returned, where gradients are there.
+            evaluate: evaluates the loss, where the optimizer does so itself.
+        """
+        self._outputs, self._evaluate = outputs, evaluate
+        self._is_evaluated = self.was_called = self.was_applied = False
+
+    def closure(self) -> Any:
+        """What `optimizer_step` gets as its closure: returns the loss, whose gradients are there afterwards.
+
+        Raises:
+            ConfigError: it is called twice for an optimizer that doesn't evaluate the loss itself.
+        """
+        if self._evaluate is not None:
+            return self._evaluate()
+        if self._is_evaluated:
+            raise ConfigError(
+                f"optimizer_step called its closure twice for {type(self.optimizer).__name__}, whose gradients are "
+                "there already: only an optimizer whose step() can't do without a closure evaluates the loss again; "
+                "optimize manually"
+            )
+        self._is_evaluated = True
+        loss = loss_of(self._outputs)
+        return None if loss is None else loss.detach()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> bool:
+        """Call `on_before_optimizer_step`, clip, and step; False when the step was skipped. Collective.
+
+        Args:
+            closure: the one that `optimizer_step` got, or one around it.
+        """
+        self.was_called = True
+        if self._evaluate is not None:
+            applied = self._step_by_evaluating(closure or self._evaluate)
+        else:
+            if closure is not None:
+                closure()
+            self._call_before_step(has_gradients=True)
+            self.clip_as_configured()
+            if self._steps_directly:
+                applied = self._prepared.step(self.index)
+            else:
+                # Hooks may have assigned gradients that other ranks don't have.
+                applied, _ = self._session.step(self._prepared, self.index)
+        self.was_applied = self.was_applied or applied
+        return applied
+
+    def _step_by_evaluating(self, evaluate: Callable[[], Any]) -> bool:
+        def checked() -> Any:
+            loss = evaluate()
+            self._check_loss(self._progress.step + 1, loss)
+            return loss
+
+        self._call_before_step(has_gradients=False)
+        return self._session.step_prepared(self._prepared, self.index, checked)
+
+    def clip_as_configured(self) -> None:
+        """Let the module limit the gradients, where it does so itself or the trainer has a limit. Collective."""
+        limit, algorithm = self._clipping
+        if not limit and not self._clips_itself:
+            return
+        self._prepared.complete_gradients(self.index)
+        if self._clips_itself:
+            self._prepared.precision.unscale(self.optimizer)
+        self._module_clips(self, limit, algorithm)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
+        drop_gradients(self._prepared, self.index, set_to_none)

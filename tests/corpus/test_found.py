@@ -1,0 +1,22 @@
+"""The bugs of docs/found are still there, and the page has what the programs print: make test-libraries."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("accelerate", reason="make test-libraries has it")
+
+PAGE = Path(__file__).parents[2] / "docs/found/index.md"
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers and its libraries
+@pytest.mark.parametrize("program", ["transformers_first_label", "transformers_auxiliary_loss"])
+def test_the_page_has_what_the_program_prints(capsys: pytest.CaptureFixture[str], program: str) -> None:
+    importlib.import_module(f"tests.corpus.found.{program}").main()
+    printed = [line for line in capsys.readouterr().out.splitlines() if " gradient is " in line]
+    assert printed, "nothing was measured"
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(line in text for line in printed), f"fixed, or changed: write docs/found again: {printed}"
