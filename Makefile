@@ -121,7 +121,7 @@ test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
 # The device is C++ code, which is built once and kept in the user's cache.
 test-sim: .venv/.ready-to-develop
 	@$(BIN)/python -m stratagem_sim.build
-	@$(BIN)/python -m pytest plugins/sim/tests plugins/activations/tests/test_offload_on_sim.py --timeout 600 $(PYTEST)
+	@$(BIN)/python -m pytest plugins/sim/tests plugins/activations/tests/test_offload_on_sim.py -m sim --timeout 600 $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PARTLY) $(PYTEST)

@@ -25,7 +25,9 @@ KIT_LONG = re.compile(
     r"/test_conformance\.py::((?!TestDDP::)Test|.*(-4|\[(start_methods|used_on_some_ranks|preemption)(-2)?)\]$)"
 )
 """The kit for any strategy but ddp, with four ranks, and its longest checks."""
-SERIAL, SOAK, LOCK = "serial", "soak", "stratagem-lock"
+SERIAL, LOCK = "serial", "stratagem-lock"
+ONLY_BY_NAME = ("soak", "sim")
+"""Markers of tests that run only where `-m` names them."""
 GATE, FIELD = 0, 1
 """Bytes of the file that are locked: who waits for its turn, and who has it."""
 
@@ -50,7 +52,10 @@ def _part(text: str) -> tuple[int, int]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put serial tests last: while one waits, the others finish what they run, and no more. Leave out the soaks."""
+    """Put serial tests last: while one waits, the others finish what they run, and no more.
+
+    Tests with a marker of `ONLY_BY_NAME` that isn't asked for are left out.
+    """
     if config.option.part is not None:
         number, count = config.option.part
         parts: list[list[pytest.Item]] = [[] for _ in range(count)]
@@ -62,9 +67,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if KIT_LONG.search(item.nodeid):
             item.add_marker(pytest.mark.long)
     items.sort(key=_is_serial)
-    if SOAK not in (config.option.markexpr or ""):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(SOAK)])
-        items[:] = [item for item in items if not item.get_closest_marker(SOAK)]
+    for marker in ONLY_BY_NAME:
+        if marker not in (config.option.markexpr or ""):
+            config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -16,7 +16,10 @@ from torch import nn
 
 from stratagem import Runtime
 
-pytestmark = pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds")
+pytestmark = [
+    pytest.mark.sim,
+    pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds"),
+]
 
 
 def train(runtime: Runtime) -> tuple[list[float], int]:

@@ -12,7 +12,10 @@ from stratagem_sim.build import is_built
 from stratagem_testing import AcceleratorContract, AcceleratorSubject, StrategyContract, StrategySubject
 from stratagem_testing.strategies import STRATEGY_CHECKS
 
-pytestmark = pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds")
+pytestmark = [
+    pytest.mark.sim,
+    pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds"),
+]
 SHORT = ("parity", "accumulation", "clipping", "no_sync", "tied_weights", "save_and_load")
 
 WAIVERS = {

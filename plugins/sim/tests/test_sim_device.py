@@ -14,7 +14,10 @@ from stratagem_sim.build import is_built
 from stratagem.errors import ConfigError
 from stratagem.sdk.catalogue import load_catalogue
 
-pytestmark = pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds")
+pytestmark = [
+    pytest.mark.sim,
+    pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds"),
+]
 
 
 def run(code: str, **variables: str) -> str:
