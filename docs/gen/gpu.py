@@ -68,6 +68,7 @@ def page() -> str:
         "waits": waits,
         "saves": saves,
         "memory": memory,
+        "activations": activations,
         "equal": equal,
     }
     for name, part in parts.items():
@@ -160,6 +161,26 @@ def memory(found: dict) -> list[str]:
         *(f"| {limit} | {message} |" for limit, message in found["messages"].items()),
         "",
     ]
+
+
+def activations(sizes: dict) -> list[str]:
+    """Peak memory and time of each way to keep fewer activations."""
+    lines = [
+        "## Fewer activations\n",
+        "`python -m tests.gpu.activations`: [the extension](guides/activations.md) with the Trainer under `single`, "
+        "bf16-mixed, and torch's checkpointing of each block in the plain loop.\n",
+        "| | | allocated at most | over the plain loop's | time over the plain loop's | losses |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, ways in sizes.items():
+        base = ways["plain loop"]
+        for way, each in ways.items():
+            lines.append(
+                f"| {name} | {way} | {each['peak_bytes'] / 2**30:.2f} GiB | "
+                f"{each['peak_bytes'] / base['peak_bytes']:.2f} | {each['step_s'] / base['step_s']:.2f} | "
+                f"{'equal' if each['losses_equal'] else 'others'} |"
+            )
+    return [*lines, ""]
 
 
 def equal(found: dict) -> list[str]:

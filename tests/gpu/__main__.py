@@ -66,7 +66,7 @@ def checks(accelerator: str, jobs: int) -> list[Work]:
 
 def measurements(accelerator: str) -> list[Work]:
     """Return what has to run alone."""
-    limits_s = {"waits": 60, "memory": 60, "saves": 100, "speed": 200, "compiled": 100}
+    limits_s = {"waits": 60, "memory": 60, "saves": 100, "speed": 200, "compiled": 100, "activations": 100}
     return [
         Work(name, (f"tests.gpu.{name}", "--accelerator", accelerator, "--json", "{json}"), limit_s)
         for name, limit_s in limits_s.items()

@@ -1,0 +1,93 @@
+"""Memory and time of a step with fewer activations kept: python -m tests.gpu.activations --accelerator cuda
+
+The extension's modes beside training without it, and beside torch's own checkpointing of each block in a plain loop.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import stratagem
+from tests.gpu.loops import Step, plain, silent
+from tests.gpu.models import batches
+from tests.gpu.setting import Setting, main
+
+STEPS, TURNS = 16, 2
+EXTENSIONS = ("activations_selective", "activations_full", "activations_offload")
+
+
+class KeptLosses(Step):
+    """Keeps its losses, so that the ways can be compared to the bit."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.losses: list[torch.Tensor] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(loss.detach().clone())
+        return loss
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Train each size in each way, in turns; return peak memory and seconds per step."""
+    return {name: measure_size(name, setting) for name in setting.sizes}
+
+
+def measure_size(name: str, setting: Setting) -> dict[str, Any]:
+    """Return for each way what it took, and whether its losses are those of the plain loop."""
+    ways = ("plain loop", "Trainer", "torch.utils.checkpoint", *EXTENSIONS)
+    data = batches(name, STEPS, pinned=setting.is_cuda)
+    took: dict[str, list[float]] = {way: [] for way in ways}
+    found: dict[str, dict[str, Any]] = {}
+    losses: dict[str, list[float]] = {}
+    for _ in range(TURNS):
+        for way in ways:
+            gc.collect()
+            if setting.is_cuda:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(setting.device)
+            step = KeptLosses(name, setting.device, STEPS)
+            with silent():
+                _train(way, step, data)
+            took[way].append(step.step_s)
+            losses[way] = [loss.item() for loss in step.losses]
+            found[way] = {"peak_bytes": step.peak_bytes}
+            del step
+    for way in ways:
+        found[way]["step_s"] = statistics.median(took[way])
+        found[way]["losses_equal"] = losses[way] == losses["plain loop"]
+    return found
+
+
+def _train(way: str, step: KeptLosses, data: Any) -> None:
+    if way == "torch.utils.checkpoint":
+        for block in step.model.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    if way in ("plain loop", "torch.utils.checkpoint"):
+        plain(step, data)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        stratagem.Trainer(
+            strategy="single",
+            accelerator=step.on.type,
+            devices=1,
+            precision="bf16-mixed",
+            max_epochs=1,
+            plugins=[way] if way in EXTENSIONS else [],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            logger=False,
+            run_dir=folder,
+        ).fit(step, data)
+
+
+if __name__ == "__main__":
+    main(measure)
