@@ -45,6 +45,8 @@ class Work:
     command: Sequence[str]
     """A module and its arguments; `{json}` stands for the file that it writes. Without one, its output is kept."""
     limit_s: int
+    shares_cores: bool = False
+    """Whether it runs beside others, with one thread for each process."""
 
 
 def checks(accelerator: str, jobs: int) -> list[Work]:
@@ -61,12 +63,12 @@ def checks(accelerator: str, jobs: int) -> list[Work]:
         },
         **{f"kit {name}": ("stratagem", "conformance", name, *on, *kit) for name in KIT},
     }
-    return [Work(name, command, 200) for name, command in commands.items()]
+    return [Work(name, command, 200, shares_cores=True) for name, command in commands.items()]
 
 
 def measurements(accelerator: str) -> list[Work]:
     """Return what has to run alone."""
-    limits_s = {"waits": 60, "memory": 60, "saves": 100, "speed": 200, "compiled": 100, "activations": 100}
+    limits_s = {"waits": 60, "memory": 60, "activations": 100, "speed": 200, "compiled": 100, "saves": 150}
     return [
         Work(name, (f"tests.gpu.{name}", "--accelerator", accelerator, "--json", "{json}"), limit_s)
         for name, limit_s in limits_s.items()
@@ -77,7 +79,9 @@ def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
     """Run one piece of work; return how it ended and what it found. Raises nothing."""
     file, began = folder / f"{work.name.replace(' ', '-')}.json", time.monotonic()
     command = [sys.executable, "-m", *(each.replace("{json}", str(file)) for each in work.command)]
-    environment = {**os.environ, "PARITY_ACCELERATOR": accelerator, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PARITY_ACCELERATOR": accelerator}
+    if work.shares_cores:
+        environment["OMP_NUM_THREADS"] = "1"
     with open(f"{file}.out", "w+", encoding="utf-8") as output:
         process = subprocess.Popen(
             command,

@@ -1,7 +1,7 @@
 """How long a save keeps training waiting, and whether it is right: python -m tests.gpu.saves --accelerator cuda
 
-The large model is saved into memory (/dev/shm, where there is room), so that a slow disk doesn't end the measurement:
-in the background, training waits for the copy alone.
+Saves go into memory (/dev/shm, where there is room), so that a slow disk doesn't end the measurement: in the
+background, training waits for the copy alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,26 +45,24 @@ class Saves(stratagem.Callback):
             }
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    """Save while training, in the background and not; read the last save, and compare it to the bit."""
-    small, large = setting.sizes
-    found = {}
-    for name in (small, large):
+def measure(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Save while training, in the background and not; read the last save, and compare it to the bit.
+
+    Yields what is found so far after each way, the ways that matter most first.
+    """
+    found: dict[str, Any] = {}
+    for name in setting.sizes:
         parameters = sum(p.numel() for p in Step(name, torch.device("meta"), 0).parameters())
-        room = (
-            "/dev/shm"
-            if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 40 * parameters
-            else None
-        )
-        folder = room if name == large else None
-        found[name] = {
-            "bytes": 12 * parameters,
-            "folder": folder or "a disk",
-            "background": saved(setting, name, folder, background=True),
-            "waiting": saved(setting, name, folder, background=False),
-            "torch.save": by_torch(setting, name, folder),
-        }
-    return found
+        room = os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 40 * parameters
+        folder = "/dev/shm" if room else None
+        each = found[name] = {"bytes": 12 * parameters, "folder": folder or "a disk"}
+        for way, result in (
+            ("background", partial(saved, setting, name, folder, background=True)),
+            ("torch.save", partial(by_torch, setting, name, folder)),
+            ("waiting", partial(saved, setting, name, folder, background=False)),
+        ):
+            each[way] = result()
+            yield found
 
 
 def saved(setting: Setting, name: str, folder: str | None, background: bool) -> dict[str, Any]:

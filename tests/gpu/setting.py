@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,19 @@ class Setting:
         return ("gpt2-124m", "llama-1b") if self.is_cuda else ("gpt2-small", "llama-small")
 
 
-def main(measure: Callable[[Setting], dict[str, Any]]) -> None:
-    """Take a measurement from the command line, and write what it found as JSON."""
+def main(measure: Callable[[Setting], dict[str, Any] | Iterator[dict[str, Any]]]) -> None:
+    """Take a measurement from the command line, and write what it found as JSON.
+
+    One that yields is written each time, so that what it had found by then is kept when its time is over.
+    """
     parser = argparse.ArgumentParser(description=measure.__doc__)
     parser.add_argument("--accelerator", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="write the result there, in place of printing it")
     chosen = parser.parse_args()
-    found = json.dumps(measure(Setting(chosen.accelerator)), indent=1)
-    if chosen.json:
-        chosen.json.write_text(found, encoding="utf-8")
-    else:
-        print(found)
+    results = measure(Setting(chosen.accelerator))
+    for found in results if isinstance(results, Iterator) else [results]:
+        text = json.dumps(found, indent=1)
+        if chosen.json:
+            chosen.json.write_text(text, encoding="utf-8")
+        else:
+            print(text)
