@@ -1,4 +1,4 @@
-"""Tests marked `serial` have the machine for themselves, whatever pytest-xdist runs beside them."""
+"""What the markers of conftest.py do: `serial` tests run alone, and some run only where `-m` names them."""
 
 from __future__ import annotations
 
@@ -45,6 +45,25 @@ def test_a_serial_test_runs_while_no_other_does(tmp_path: Path, monkeypatch: pyt
     for kind, _, began, ended in ran:
         beside = [other for other in ran if other[2] < ended and began < other[3]]
         assert kind == "beside" or len(beside) == 1, beside
+
+
+@pytest.mark.parametrize("marker", ["soak", "sim"])
+def test_some_markers_run_only_by_name(tmp_path: Path, marker: str) -> None:
+    shutil.copy(Path(__file__).parents[1] / "conftest.py", tmp_path)
+    (tmp_path / "test_program.py").write_text(
+        f"import pytest\n\n@pytest.mark.{marker}\ndef test_marked(): pass\n\ndef test_other(): pass\n"
+    )
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n  {marker}\n  long\n")
+
+    def passed(*chosen: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:xdist", *chosen]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stdout
+        return [line.split()[0].rpartition("::")[2] for line in done.stdout.splitlines() if " PASSED" in line]
+
+    assert passed() == ["test_other"]
+    assert passed("-m", "not long") == ["test_other"]
+    assert passed("-m", marker) == ["test_marked"]
 
 
 def _words(notes: Path) -> list[list[str]]:
