@@ -21,9 +21,7 @@ def test_it_is_alone_on_its_node_and_leaves_the_processes_to_stratagem() -> None
 
 
 def test_it_is_detected_by_what_says_more_than_a_rank() -> None:
-    assert (
-        Node.detect(NODE) == "NODE_RANK=1, MASTER_ADDR=10.0.0.1, MASTER_PORT=29500 set, by hand or left over"
-    )
+    assert Node.detect(NODE) == "NODE_RANK=1, MASTER_ADDR=10.0.0.1, MASTER_PORT=29500 are set"
     for nothing in ({}, {"RANK": "0"}, {"LOCAL_RANK": "0"}, {"NODE_RANK": " "}):
         assert Node.detect(nothing) is None
 

@@ -25,7 +25,9 @@ class Node(LauncherEnvironment):
     @classmethod
     def detect(cls, environ: Mapping[str, str]) -> str | None:
         given = given_variables(environ)
-        return f"{listed(given)} set, by hand or left over" if given.keys() - {"RANK", "LOCAL_RANK"} else None
+        if not given.keys() - {"RANK", "LOCAL_RANK"}:
+            return None
+        return f"{listed(given)} {'is' if len(given) == 1 else 'are'} set"
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._given = given_variables(environ)
