@@ -94,6 +94,7 @@ def test_two_commands_are_one_run(tmp_path: Path, form: str) -> None:
         own = [{"WORLD_SIZE": "2", "NODE_RANK": str(node)} for node in range(2)]
     ended = run(["program.py", *arguments], tmp_path, [{**common, **each} for each in own])
     assert [code for code, *_ in ended] == [0, 0], ended
+    assert [messages.startswith("plan\n") for *_, messages in ended] == [True, False]
     # One process prints, for one group.
     ranks, total = json.loads("".join(output for _, output, _ in ended))
     assert total == 2

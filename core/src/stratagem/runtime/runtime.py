@@ -140,7 +140,8 @@ class Runtime(Ranks):
         if function is None and (args or kwargs):
             raise ConfigError("launch got arguments and no function: give the function that takes them, too")
         run = assemble(self.config)
-        if not quiet and run.environment.global_rank == 0:
+        is_first_node = not (run.plan.node_rank or run.environment.node_rank)
+        if not quiet and run.environment.global_rank == 0 and is_first_node:
             announce(run)
         from stratagem.runtime.launching import attach, launch
 
