@@ -94,6 +94,17 @@ def test_the_language_model_learns_bytes_under_ddp(tmp_path):
 
 
 @pytest.mark.long
+def test_each_byte_of_unequal_texts_counts_the_same_on_two_ranks(tmp_path):
+    small = ["--set", "model.width=32", "--set", "model.context=32", "--set", "trainer.val_check_interval=20"]
+    two, _ = fit(tmp_path, "unequal_texts.py:ParagraphModel", *DDP, "--max-steps", "20", *small)
+    # In one process, with the same texts in each step.
+    once = ["--accelerator", "cpu", "--devices", "1", "--set", "model.batch_size=32"]
+    one, _ = fit(tmp_path, "unequal_texts.py:ParagraphModel", *once, "--max-steps", "20", *small)
+    assert 4 < two["val_bits"] < 7  # 8 before the first step
+    assert two["val_bits"] == pytest.approx(one["val_bits"], rel=1e-5)
+
+
+@pytest.mark.long
 def test_the_gan_draws_digits_from_its_checkpoint(tmp_path):
     logged, _ = fit(tmp_path, "gan.py:GAN", "--max-epochs", "4")
     assert logged["val_distance"] < 2.9  # 3.7 for noise, 3.1 for grey
