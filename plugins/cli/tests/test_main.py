@@ -27,7 +27,7 @@ COMMANDS = sorted(
         *("fit", "validate", "test", "predict", "run"),
         *("strategies", "accelerators", "plugins", "doctor", "conformance", "new", "verify"),
         *("checkpoint", "completion", "demo", "example", "migrate", "report"),
-        *("runs", "logs", "stop", "places", "diff"),
+        *("runs", "logs", "stop", "places", "diff", "replay"),
     ]
 )
 

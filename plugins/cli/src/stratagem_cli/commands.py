@@ -17,6 +17,7 @@ OFFERED: dict[str, str] = {
     **dict.fromkeys(("conformance", "new"), "stratagem-testing"),
     "checkpoint": "stratagem-convert",
     "migrate": "stratagem-lightning",
+    "replay": "stratagem-capsule",
     "report": "stratagem-report",
     "verify": "stratagem-verify",
     **dict.fromkeys(("logs", "places", "runs", "stop"), "stratagem-places"),
@@ -28,7 +29,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Train": ("fit", "validate", "test", "predict", "run"),
     "Look": ("demo", "example", "strategies", "accelerators", "places", "doctor"),
     "Runs": ("runs", "logs", "stop", "report", "checkpoint"),
-    "Trust": ("verify", "diff", "conformance"),
+    "Trust": ("verify", "diff", "replay", "conformance"),
     "Plugins": ("plugins", "new", "migrate", "completion"),
 }
 """Heading of the help → its commands, in order; those of other plugins come last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -177,6 +177,20 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` returned."""
+
+    # Batches ----------------------------------------------------------------------------------------
+
+    def training_batches(self, trainer: Any, module: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return the micro-batches of an epoch, as a generator that notes or replaces those in `batches`.
+
+        Args:
+            trainer: the `Trainer`.
+            module: the `Module`.
+            batches: of each micro-batch its index within the epoch, and a tuple: the batch on the device, by what its
+                loss is divided, and whether it is the last one of its optimizer step. What comes after a yield runs
+                when the loop asks for the next one.
+        """
+        return batches
 
     # Tensors in checkpoints ---------------------------------------------------------------------------
 

@@ -55,8 +55,11 @@ def with_defaults(
     return given
 
 
-def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
-    """Return the trainer's callbacks and the module's, which go before those of the same class.
+def merge_callbacks(given: list[Callback], module: Module, run: Run) -> list[Callback]:
+    """Return the trainer's callbacks, those of extensions, and the module's, which replace those of the same class.
+
+    An extension may bring callbacks by a method `configure_callbacks`, as a module does; one of a class that the
+    trainer was given is left out.
 
     Raises:
         ConfigError: the module returned something else, or two have one key for their states.
@@ -71,9 +74,17 @@ def merge_callbacks(given: list[Callback], module: Module) -> list[Callback]:
             )
         refuse_uncalled_hooks(callback, warns_of_hooks(type(module)))
     classes = {type(callback) for callback in own}
+    extensions = [each.value for each in run.resolved if each.kind == "extension"]
+    brought = [callback for each in extensions for callback in _of_extension(each)]
+    given = [*given, *(each for each in brought if not any(type(each) is type(other) for other in given))]
     merged = [*(callback for callback in given if type(callback) not in classes), *own]
     refuse_equal_keys(merged)
     return merged
+
+
+def _of_extension(value: object) -> Sequence[Callback]:
+    configure = getattr(value, "configure_callbacks", None)
+    return configure() if configure is not None else ()
 
 
 def refuse_equal_keys(callbacks: Sequence[Callback]) -> None:

@@ -242,10 +242,10 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, AnyTarget]:
     target.make_importable()  # what workers send back may need it
     _data_target(settings)
     if keywords.get("print_config"):
-        click.echo(_resolved(settings, target).as_yaml(), nl=False)
+        click.echo(resolve_settings(settings, target).as_yaml(), nl=False)
         click.get_current_context().exit()
     if is_elsewhere(keywords):
-        resolved = _resolved(settings, target)
+        resolved = resolve_settings(settings, target)
         run_elsewhere(keywords, settings.selection, resolved.as_yaml(), resolved.trainer["grace_period_s"])
     return settings, target
 
@@ -279,7 +279,7 @@ def _trainer(
     from stratagem_trainer.commands.saved_config import SavedConfig
     from stratagem_trainer.trainer import Trainer
 
-    resolved = _resolved(settings, target)
+    resolved = resolve_settings(settings, target)
     selection, options, given, _ = trainer_arguments(settings)
     trainer = Trainer(**selection, strategy_options=options, **given)
     if stage == "fit":
@@ -298,7 +298,12 @@ def _training_curve() -> type[Any] | None:
         return None
 
 
-def _resolved(settings: Settings, target: AnyTarget) -> Resolved:
+def resolve_settings(settings: Settings, target: AnyTarget) -> Resolved:
+    """Return everything that a fit with these settings starts with, defaults included.
+
+    Raises:
+        ConfigError, UnknownNameError: a setting that doesn't exist or has another type, or an unknown strategy.
+    """
     from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
     from stratagem_trainer.commands.saved_config import Resolved
 

@@ -21,7 +21,7 @@ from stratagem_trainer.loops.manual import ManualBatches
 from stratagem_trainer.loops.steps import OptimizerSteps
 from stratagem_trainer.loops.stopping import Stop
 from stratagem_trainer.loops.validations import Validations
-from stratagem_trainer.loops.windows import micro_batches
+from stratagem_trainer.loops.windows import NumberedBatch, micro_batches
 
 if TYPE_CHECKING:
     from stratagem_trainer.data.fit_data import FitData
@@ -81,17 +81,16 @@ class FitLoop:
         state, hooks, run_batch = self.state, self._hooks, self._batches.run
         batches = self._begin_epoch()
         self.metrics.begin_steps()
-        idx = first = state.batch_idx
-        for batch, divisor, is_last in () if self._is_stopped else micro_batches(state, self.data, batches):
+        first = state.batch_idx
+        for idx, (batch, divisor, is_last) in () if self._is_stopped else self._numbered(batches):
             state.current_batch = idx
             if hooks.starts and hooks.skips(batch, idx, first):
                 self._ends_after_step()
                 break
             self.metrics.batch = batch
             run_batch(batch, idx, divisor, is_last)
-            idx += 1
             if is_last:
-                first = idx
+                first = idx + 1
                 if self._ends_after_step():
                     break
         self.metrics.end_steps()
@@ -99,6 +98,16 @@ class FitLoop:
         is_whole = not self._is_stopped or state.batch_idx == state.num_train_batches
         if is_whole or self._policy.ends_cut_epoch(state.batch_idx):
             self._end_epoch(is_cut=hooks.skips_epoch or not is_whole)
+
+    def _numbered(self, batches: Iterator[Any]) -> Iterator[NumberedBatch]:
+        """Yield the micro-batches that are left with their indices, as callbacks let them through."""
+        state = self.state
+        numbered: Iterator[NumberedBatch] = enumerate(
+            micro_batches(state, self.data, batches), state.batch_idx
+        )
+        for callback in state.hooks.callbacks:
+            numbered = callback.training_batches(self.module.trainer, self.module, numbered)
+        return numbered
 
     def _begin_epoch(self) -> Iterator[Any]:
         """Return the batches that are left; afterwards `_is_stopped` says whether none is to be trained on."""

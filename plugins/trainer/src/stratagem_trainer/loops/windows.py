@@ -17,6 +17,8 @@ Window = tuple[int, Iterable[Any]]
 """How many batches an optimizer step has, and these batches."""
 MicroBatch = tuple[Any, float, bool]
 """A batch, by what its loss is divided, and whether it is the last one of its optimizer step."""
+NumberedBatch = tuple[int, MicroBatch]
+"""With its index within the epoch."""
 
 
 def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead: bool) -> Iterator[Window]:

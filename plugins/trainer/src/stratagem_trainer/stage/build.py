@@ -215,7 +215,7 @@ def prepare_module(
     Returns:
         The hooks of the stage's callbacks and of the module.
     """
-    trainer.callbacks = merge_callbacks(trainer.callbacks, module)
+    trainer.callbacks = merge_callbacks(trainer.callbacks, module, runtime.session.run)
     if stage == "fit":
         refuse_callbacks(runtime.session.run, trainer.callbacks)
     of_data = transfer_hooks(module, datamodule)
