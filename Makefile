@@ -240,7 +240,7 @@ corpus: .venv/.ready-to-develop .venv/libraries/.ready
 	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m tests.corpus $(ONLY)
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching strategy_memory activations largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching capsule strategy_memory activations largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python tests/benchmarks/horovod_engine.py

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from stratagem_trainer.callbacks import Callback
 
+from stratagem.errors import UsageError
 from stratagem.sdk.loops import restore_rng
 from stratagem_capsule.base import checksums
 from stratagem_capsule.batches import decoded
@@ -61,9 +62,11 @@ def replay(
         is_checkpoint = kept.base.kind == "checkpoint"
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=kept.base.path if is_checkpoint else None)
-        except Exception:
+        except Exception as error:
             # The step may raise as it did in the run: then a rank has reported it.
             if not _is_reported(Path(scratch)):
+                if isinstance(error, UsageError):
+                    error.exit_code = UsageError.exit_code  # the fit was begun, but nothing is lost
                 raise
         began = kept.segment.step
         start = f"the checkpoint of step {began}" if is_checkpoint else "the beginning of the run"
