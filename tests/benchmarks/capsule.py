@@ -1,8 +1,8 @@
 """What `--use capsule` adds to a step that isn't kept: python tests/benchmarks/capsule.py
 
-The same steps of Trainer on the same data with and without it, in turns within one process: a language model of four
-layers, convolutions on images, and a small model whose steps take milliseconds. Per model the median of the ratios of
-neighbouring rounds, by the clock, what is added to the CPU time of the loop's thread, and what is written per step.
+Within one fit, some steps are kept and some aren't, in turns, so that whatever else the machine does meets both
+alike. Of a language model of four layers, of convolutions on images, and of a small model: what keeping a step takes
+the loop's thread, the median of the ratios of neighbouring turns by the clock, and what is written per step.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stratagem_capsule import Capsules
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import stratagem
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
-WARM_UP = 3
+PAIRS = int(os.environ.get("BENCH_PAIRS", "20"))
+"""Of a turn with and a turn without."""
 
 
 class Language(nn.Module):
@@ -54,42 +55,66 @@ def small() -> nn.Module:
 
 
 Case = tuple[Callable[[], nn.Module], Callable[[], Tensor], int, int]
-"""Makes the model, one batch of inputs, samples per batch, steps of a round."""
+"""Makes the model, one batch of inputs, samples per batch, steps of a turn."""
 CASES: dict[str, Case] = {
-    "language model, 8 × 128 tokens": (Language, lambda: torch.randint(0, 1000, (8, 128)), 8, 12),
-    "convolutions, 32 images of 3 × 128 × 128": (images, lambda: torch.randn(32, 3, 128, 128), 32, 12),
-    "small, 64 rows of 128": (small, lambda: torch.randn(64, 128), 64, 600),
+    "language model, 8 × 128 tokens": (Language, lambda: torch.randint(0, 1000, (8, 128)), 8, 4),
+    "convolutions, 32 images of 3 × 128 × 128": (images, lambda: torch.randn(32, 3, 128, 128), 32, 4),
+    "small, 64 rows of 128": (small, lambda: torch.randn(64, 128), 64, 50),
 }
 
 
 class Net(stratagem.Module):
-    """Notes the time of its first and its last step that count."""
+    """Lets steps be kept in every second turn, and notes the times of turns."""
 
-    def __init__(self, make: Callable[[], nn.Module], steps: int) -> None:
+    def __init__(self, make: Callable[[], nn.Module], turn: int, capsules: Capsules) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.net, self.steps, self.calls = make(), steps, 0
-        self.began = self.ended = (0.0, 0.0)
+        self.net, self.turn, self.calls, self.capsules = make(), turn, 0, capsules
+        self.marks: list[tuple[float, float]] = []
+        self.own_s, self.kept = 0.0, 0
+
+    def on_train_start(self) -> None:
+        keeping: Any = self.capsules._keeping
+        keep, end = keeping._keep, keeping.end_batch
+        keeping._keep, keeping.end_batch = self.timed(keep, 1), self.timed(end, 0)
+
+    def timed(self, function: Callable[..., None], count: int) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            began = time.thread_time()
+            function(*args)
+            self.own_s, self.kept = self.own_s + time.thread_time() - began, self.kept + count
+
+        return call
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.calls += 1
-        if self.calls == WARM_UP:
-            self.began = time.perf_counter(), time.thread_time()
-        elif self.calls == self.steps:
-            self.ended = time.perf_counter(), time.thread_time()
         x, y = batch
         return F.cross_entropy(self.net(x), y)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.calls += 1
+        if self.calls % self.turn == 0:
+            self.marks.append((time.perf_counter(), time.thread_time()))
+            # The order within a pair changes from pair to pair.
+            number = self.calls // self.turn
+            is_kept = (number % 2 == 1) != (number // 2 % 2 == 1)
+            self.capsules._keeping._why_not = None if is_kept else "off"  # type: ignore[union-attr]  # it trains
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=1e-4)
 
 
-def fit(case: Case, plugins: list[str]) -> tuple[float, float]:
-    """Milliseconds per step: by the clock, and of the loop's thread."""
-    make, inputs, batch, steps = case
+Turns = list[tuple[float, float]]
+"""Milliseconds per step: by the clock, and of the loop's thread."""
+
+
+def turns(case: Case) -> tuple[Turns, Turns, float]:
+    """Return turns without and with, and the microseconds that keeping a step takes the loop's thread."""
+    make, inputs, batch, turn = case
     torch.manual_seed(1)
-    x = torch.cat([inputs()] * steps)
-    data = DataLoader(TensorDataset(x, torch.zeros(len(x), dtype=torch.long)), batch)
+    steps = (2 * PAIRS + 1) * turn
+    x = torch.cat([inputs() for _ in range(8)])
+    samples = [(x[i % len(x)], torch.zeros((), dtype=torch.long)) for i in range(batch * steps)]
+    capsules = Capsules(max_gib=1000)
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         trainer = stratagem.Trainer(
             strategy="single",
@@ -101,13 +126,17 @@ def fit(case: Case, plugins: list[str]) -> tuple[float, float]:
             enable_model_summary=False,
             logger=False,
             run_dir=folder,
-            plugins=plugins,
+            plugins=["capsule"],
+            callbacks=[capsules],
         )
-        net = Net(make, steps)
+        net = Net(make, turn, capsules)
         with contextlib.redirect_stderr(nowhere):
-            trainer.fit(net, data)
-    wall, own = ((end - begin) / (steps - WARM_UP) * 1e3 for begin, end in zip(net.began, net.ended))
-    return wall, own
+            trainer.fit(net, DataLoader(samples, batch))  # type: ignore[arg-type]  # a list is a dataset
+    found: tuple[Turns, Turns] = ([], [])
+    for number, (begin, end) in enumerate(zip(net.marks, net.marks[1:]), 1):
+        is_kept = (number % 2 == 1) != (number // 2 % 2 == 1)
+        found[is_kept].append(((end[0] - begin[0]) / turn * 1e3, (end[1] - begin[1]) / turn * 1e3))
+    return *found, net.own_s / net.kept * 1e6
 
 
 def written(case: Case) -> float:
@@ -126,24 +155,19 @@ def written(case: Case) -> float:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    print(f"{ROUNDS} rounds, torch {torch.__version__}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs")
+    print(f"{PAIRS} pairs of turns, torch {torch.__version__}, Python {sys.version.split()[0]}, one thread")
     for name, case in CASES.items():
         if os.environ.get("BENCH_CASES", "") not in name:
             continue
-        figures: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-        for index in range(ROUNDS + 1):
-            for kept in (False, True) if index % 2 else (True, False):
-                figures[kept].append(fit(case, ["capsule"] if kept else []))
-        pairs = list(zip(figures[False][1:], figures[True][1:]))  # the first round warms up
-        ratios = sorted(kept[0] / plain[0] for plain, kept in pairs)
-        added = statistics.median(kept[1] - plain[1] for plain, kept in pairs)
-        plain_ms = statistics.median(plain[0] for plain, _ in pairs)
-        quarter = len(ratios) // 4
+        plain, kept, own = turns(case)
+        ratios = sorted(with_it[0] / without[0] for without, with_it in zip(plain, kept))
+        step, quarter = statistics.median(each[1] for each in plain), len(ratios) // 4
         print(
-            f"{name}: a step {plain_ms:.2f} ms, ratio with capsules {statistics.median(ratios):.3f} (quartiles "
-            f"{ratios[quarter]:.3f} and {ratios[-1 - quarter]:.3f}); the loop's thread {added * 1e3:+.0f} µs; "
-            f"{written(case):.0f} kB a step and rank",
+            f"{name}: {step:.1f} ms of CPU a step, keeping it {own:.0f} µs more, {own / step / 10:.2f} %; ratio "
+            f"by the clock {statistics.median(ratios):.3f} (quartiles {ratios[quarter]:.3f} and "
+            f"{ratios[-1 - quarter]:.3f}); {written(case):.0f} kB a step and rank",
             flush=True,
         )
 

@@ -68,7 +68,9 @@ class Net(stratagem.Module):
         generator = torch.Generator().manual_seed(3)
         rows, targets = (torch.randn(ROWS, width, generator=generator) for width in (6, 3))
         # The larger, the more a rank's mean differs from another's.
-        return DataLoader(TensorDataset(rows * torch.arange(ROWS)[:, None] / 25, targets), BATCH, shuffle=True)
+        return DataLoader(
+            TensorDataset(rows * torch.arange(ROWS)[:, None] / 25, targets), BATCH, shuffle=True
+        )
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import shutil
@@ -31,7 +30,9 @@ class Harmful:
 @pytest.fixture
 def run(trained: Trained, tmp_path: Path) -> Path:
     """A copy of a run with a step that isn't finite."""
-    return Path(shutil.copytree(trained("ddp", "model.fault=nan", "model.at=9"), tmp_path / "run", symlinks=True))
+    return Path(
+        shutil.copytree(trained("ddp", "model.fault=nan", "model.at=9"), tmp_path / "run", symlinks=True)
+    )
 
 
 def refusal(capsys: Captured, *words: str) -> str:
@@ -83,8 +84,8 @@ def forget_the_checkpoint(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (cut_off, "is damaged or cut off: its digest isn't that of its content"),
-        (flip_a_byte, "is damaged or cut off"),
+        (cut_off, "is damaged or cut off"),
+        (flip_a_byte, "is damaged"),
         (forget_a_rank, "lacks the batches of rank 1: a capsule has those of all ranks"),
         (forget_a_file, "rank 1 has no batches of step 8"),
         (forget_the_checkpoint, "gone, from which step 9 starts, is missing"),
@@ -110,10 +111,11 @@ def test_a_step_that_was_not_kept(run: Path, capsys: Captured) -> None:
 
 def test_code_in_a_file_is_not_run(run: Path, tmp_path: Path, capsys: Captured) -> None:
     path, mark = batches_of(run), tmp_path / "harmed"
-    for content in (pickle.dumps([Harmful(mark)], protocol=2), _saved([Harmful(mark)], tmp_path)):
-        path.write_bytes(b"stratagem-capsule 1\n" + hashlib.sha256(content).digest() + content)
-        assert "it holds something else than tensors and values" in refusal(capsys, str(run), "--step", "9")
-        assert not mark.exists()
+    path.write_bytes(pickle.dumps([Harmful(mark)], protocol=2))
+    assert "is damaged or cut off" in refusal(capsys, str(run), "--step", "9")
+    path.write_bytes(_saved([Harmful(mark)], tmp_path))
+    assert "it holds something else than tensors and values" in refusal(capsys, str(run), "--step", "9")
+    assert not mark.exists()
 
 
 def test_a_class_that_is_no_container_is_not_made(run: Path, capsys: Captured) -> None:

@@ -5,17 +5,17 @@ RUN/capsules/1/step-4/base/                   the checkpoint of step 4, by hard 
 RUN/capsules/1/step-4/rank-0/000001.batches   batches and random number generators of rank 0
 RUN/capsules/1/step-4/event-0.json            why rank 0 keeps one of these steps
 
-The first number counts starts of the run. Files of batches begin with a digest of what follows, which is loaded with
-`weights_only=True`.
+The first number counts starts of the run. Files of batches are those of `torch.save`. Their checksums are compared,
+and they are loaded with `weights_only=True`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,8 +27,6 @@ from stratagem_capsule.errors import CapsuleError
 
 FOLDER = "capsules"
 FORMAT = "stratagem-capsule 1"
-_MAGIC = b"stratagem-capsule 1\n"
-_DIGEST = 32
 
 
 @dataclass(frozen=True)
@@ -120,11 +118,10 @@ def read_events(folder: Path) -> list[Event]:
 
 def write_batches(path: Path, records: Sequence[Mapping[str, Any]]) -> int:
     """Write records, all of them or nothing, and return the size in bytes."""
-    stream = io.BytesIO()
-    torch.save(list(records), stream)
-    content = stream.getvalue()
-    _write(path, _MAGIC + hashlib.sha256(content).digest() + content)
-    return len(content)
+    draft = path.with_name(f"{path.name}.draft")
+    torch.save(list(records), draft)
+    os.replace(draft, path)
+    return path.stat().st_size
 
 
 def read_batches(path: Path) -> list[dict[str, Any]]:
@@ -134,16 +131,17 @@ def read_batches(path: Path) -> list[dict[str, Any]]:
         CapsuleError: it is damaged, cut off, or holds more than values.
     """
     try:
-        whole = path.read_bytes()
+        # What torch.save writes is a zip archive with a checksum of each part, at which torch.load doesn't look.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
     except OSError as error:
         raise CapsuleError(f"{path} can't be read: {error.strerror}") from error
-    digest, content = whole[len(_MAGIC) : len(_MAGIC) + _DIGEST], whole[len(_MAGIC) + _DIGEST :]
-    if not whole.startswith(_MAGIC):
-        raise CapsuleError(f"{path} isn't a file of {FORMAT}")
-    if hashlib.sha256(content).digest() != digest:
-        raise CapsuleError(f"{path} is damaged or cut off: its digest isn't that of its content")
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, zlib.error) as error:
+        raise CapsuleError(f"{path} is damaged or cut off: {error}") from error
+    if damaged is not None:
+        raise CapsuleError(f"{path} is damaged: the checksum of {damaged} isn't that of its content")
     try:
-        records = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        records = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler raises anything for what it refuses
         raise CapsuleError(
             f"{path} is refused: it holds something else than tensors and values, which could run code"

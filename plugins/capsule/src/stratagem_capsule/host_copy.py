@@ -43,6 +43,6 @@ class HostCopies:
             return HostCopy(tensor.to("cpu"))
         copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
         copy.copy_(tensor, non_blocking=True)
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
         event.record()
         return HostCopy(copy, event)
