@@ -11,6 +11,7 @@ BOOSTS = (
     ("places/slurm.md", 4.0),
     ("strategies/index.md", 3.0),
     ("writing-a-plugin.md", 2.0),
+    ("guides/writing-an-axis.md", 0.5),
     ("guides/*.md", 1.5),
     ("conformance.md", 0.05),
     ("parity.md", 0.05),

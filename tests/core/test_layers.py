@@ -109,6 +109,15 @@ def test_the_core_names_no_strategy_or_accelerator():
     assert found == {}
 
 
+def test_the_core_knows_no_axis_by_name():
+    names = set(load_catalogue().names("axis"))
+    assert {"shard", "tensor", "replicate"} <= names
+    for path in CORE.rglob("*.py"):
+        tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        strings = {token.string.strip("'\"") for token in tokens if token.type == tokenize.STRING}
+        assert not strings & names, path
+
+
 def test_the_core_names_no_distribution_of_a_plugin():
     names = re.compile(rf"\bstratagem[-_](?:{'|'.join(PACKAGES)})\b")
     assert names.search("pip install stratagem-ddp")

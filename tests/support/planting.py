@@ -38,7 +38,7 @@ class Fault:
     def run_check(self, name: str = "") -> Outcome:
         """Run the check that must catch it, or the one with this name, with two ranks where the check can."""
         check = check_named(self.kind, name or self.check)
-        return run_check(check, self.make_subject(), 2 if 2 in check.world_sizes else 1)
+        return run_check(check, self.make_subject(), 2 if 2 in check.world_sizes else check.world_sizes[0])
 
 
 FAULTS: list[Fault] = []

@@ -12,7 +12,8 @@ import stratagem_fsdp
 
 def test_the_entry_point_declares_the_strategy_and_its_presets() -> None:
     (found,) = entry_points(group="stratagem", name="fsdp")
-    (component,) = found.load().stratagem_components()
+    *axes, component = found.load().stratagem_components()
+    assert [axis.load() for axis in axes] == [stratagem_fsdp.ShardAxis, stratagem_fsdp.ReplicateAxis]
     assert (component.kind, component.name) == ("strategy", "fsdp")
     assert component.load() is stratagem_fsdp.FSDPStrategy
     assert set(component.presets) == {"fsdp_offload", "fsdp_hybrid"}

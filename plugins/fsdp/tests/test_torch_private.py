@@ -79,3 +79,9 @@ def test_a_backward_that_raised_is_unfinished(mesh):
     assert private.has_unfinished_backward(net)
     net.reset_iter_state()
     assert not private.has_unfinished_backward(net)
+
+
+def test_views_are_reported():
+    tensor = torch.ones(2)
+    assert private.is_view(tensor[:1])
+    assert not private.is_view(tensor)

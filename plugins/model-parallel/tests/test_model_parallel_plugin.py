@@ -13,6 +13,7 @@ from stratagem_model_parallel.mesh import mesh_shape
 
 def test_declares_its_strategies() -> None:
     found = {component.name: component.load() for component in plugin.stratagem_components()}
+    assert found.pop("tensor") is stratagem_model_parallel.TensorAxis
     assert found == {
         "model_parallel": stratagem_model_parallel.ModelParallelStrategy,
         "context_parallel": stratagem_model_parallel.ContextParallelStrategy,
@@ -31,6 +32,7 @@ def test_the_package_has_only_its_public_names() -> None:
         "ContextParallelStrategy",
         "ContextPlan",
         "ModelParallelStrategy",
+        "TensorAxis",
         "sum_over_sequence",
     ]
     with pytest.raises(AttributeError, match="has no attribute 'missing'"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import wrong_axes  # noqa: F401
 import wrong_other_parts  # noqa: F401  # plants its faults, as does the other
 import wrong_parts  # noqa: F401
 from planting import FAULTS, Fault
 from stratagem_testing.parts import PART_CHECKS
 
 PLANTED = [fault for fault in FAULTS if fault.kind != "strategy"]
-TAKES_PROCESSES = ("launcher", "checkpoint", "extension", "logger", "place")
+TAKES_PROCESSES = ("launcher", "checkpoint", "extension", "logger", "place", "axis")
 """Kinds of which the check alone is tried, and none that it builds on."""
 
 

@@ -309,3 +309,49 @@ def test_plugins_add_commands_each_by_itself(site):
     assert list(group.commands) == ["greet"]
     with pytest.raises(RuntimeError, match="no terminal"):
         adding["failing-party"](group)
+
+
+# Expressions of axes ----------------------------------------------------------------------------------
+
+COMPOSING = '"strategy", "joined", "joined_strategy:Joined", "", composes_axes=True, priority=99'
+ROWS = '"axis", "rows", "rows_axis:Rows", "", aliases=("lines",)'
+
+
+def test_an_expression_stands_for_the_strategy_that_composes_its_axes(site):
+    site.offer("joined-strategy", COMPOSING)
+    site.offer("rows-axis", ROWS)
+    selection = find("rows=2")
+    assert selection.name == "joined"
+    (choice,) = selection.options["axes"]
+    assert (choice.component.name, choice.size) == ("rows", 2)
+    assert [(each.component.name, each.size) for each in find("lines+rows=3").options["axes"]] == [
+        ("rows", "auto"),
+        ("rows", 3),
+    ]
+
+
+def test_an_axis_that_two_distributions_offer_is_an_error_that_names_both(site):
+    site.offer("joined-strategy", COMPOSING)
+    site.offer("rows-axis", ROWS)
+    site.offer("other-rows", ROWS)
+    with pytest.raises(
+        ConflictError, match=r"axis 'rows' is offered by other-rows .* and rows-axis .*: choose"
+    ):
+        find("rows=2")
+    (choice,) = find("other-rows:rows=2").options["axes"]
+    assert choice.component.origin.distribution == "other-rows"
+
+
+def test_an_unknown_axis_is_an_error_with_the_nearest(site):
+    site.offer("joined-strategy", COMPOSING)
+    site.offer("rows-axis", ROWS)
+    with pytest.raises(UnknownNameError, match="no axis is called 'row'; nearest: rows"):
+        find("row=2")
+
+
+def test_an_expression_needs_a_strategy_that_composes(site, monkeypatch):
+    site.offer("rows-axis", ROWS)
+    with pytest.raises(
+        UnknownNameError, match="'rows=2' is an expression of axes, and no installed strategy"
+    ):
+        find("rows=2", only=["rows-axis"])

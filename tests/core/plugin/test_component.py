@@ -16,7 +16,9 @@ def test_names_are_its_own_then_aliases_then_presets():
 
 
 def test_an_unknown_kind_is_refused_with_the_kinds():
-    with pytest.raises(ValueError, match=r"'x' has kind 'stratgy'; allowed are \['strategy', 'accelerator'"):
+    with pytest.raises(
+        ValueError, match=r"'x' has kind 'stratgy'; allowed are \['strategy', 'axis', 'accelerator'"
+    ):
         component(kind="stratgy")
     assert [component(kind=kind).kind for kind in KINDS] == list(KINDS)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from stratagem import ConfigError, DeferringStrategy, ProcessGroupStrategy, Runtime
+from stratagem.strategies.process_group import ranks_along
 
 
 def test_the_deadline_is_given_once_in_either_form():
@@ -108,3 +109,26 @@ def test_a_variable_names_the_backend_of_strategies_that_are_given_none(
         ProcessGroupStrategy()
     monkeypatch.delenv("PL_TORCH_DISTRIBUTED_BACKEND")
     assert ProcessGroupStrategy().process_group_backend is None
+
+
+def test_ranks_along_dimensions_of_a_mesh():
+    assert ranks_along((2, 2, 2), [2]) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert ranks_along((2, 2, 2), [0]) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert ranks_along((2, 2, 2), [0, 1]) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert ranks_along((2, 1, 2), []) == [[0], [1], [2], [3]]
+
+
+def places(runtime):
+    strategy = runtime.session.run.strategy
+    mesh = strategy.open_mesh((1, 2, 1), ("slow", "copies", "parts"), "cpu")
+    groups = [mesh.get_group(name).size() for name in ("slow", "copies", "parts")]
+    return runtime.collectives.gather_objects((mesh.mesh_dim_names, mesh.get_coordinate(), groups))
+
+
+def test_a_mesh_has_as_many_dimensions_as_names():
+    runtime = Runtime(
+        strategy=ProcessGroupStrategy(timeout_s=61, start_method="fork"), accelerator="cpu", devices=2
+    )
+    names = ("slow", "copies", "parts")
+    seen = [(found, list(at), groups) for found, at, groups in runtime.launch(places, quiet=True)]
+    assert seen == [(names, [0, 0, 0], [1, 2, 1]), (names, [0, 1, 0], [1, 2, 1])]

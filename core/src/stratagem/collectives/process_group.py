@@ -79,15 +79,16 @@ class ProcessGroupCollectives(GroupCollectives):
     def mesh(self) -> DeviceMesh | None:
         return self._mesh
 
-    def arrange(self, mesh: DeviceMesh, data: str) -> None:
+    def arrange(self, mesh: DeviceMesh, data: Any) -> None:
         """Arrange all ranks in a mesh, which is kept until `close`.
 
         Args:
             mesh: over open groups of all ranks, as `ProcessGroupStrategy.open_mesh` returns it.
-            data: its dimension along which ranks read different batches: see `share_data_among`.
+            data: its dimension along which ranks read different batches, or a group over several of its
+                dimensions: see `share_data_among`.
         """
         self._mesh = mesh
-        self.share_data_among(mesh.get_group(data))
+        self.share_data_among(mesh.get_group(data) if isinstance(data, str) else data)
 
     def share_data_among(self, group: Any) -> None:
         """Make `group` the ranks that read different batches: all others read what one of these reads.

@@ -16,6 +16,7 @@ from stratagem.errors import ApiVersionError, BrokenPluginError, ConflictError, 
 from stratagem.installed.entry_points import normalise, required_distributions
 from stratagem.installed.plugins import installed_plugins
 from stratagem.names.index import known_plugins
+from stratagem.plugin.axis_choice import AxisChoice, axis_terms, is_expression
 from stratagem.plugin.component import API_VERSION, Component, Kind
 from stratagem.plugin.origin import BrokenPlugin, Origin
 
@@ -46,11 +47,14 @@ class Catalogue:
         """Look a name up: a component's name, alias or preset, or "distribution:name".
 
         Returns:
-            The component; with the preset's `options`, where a preset was named.
+            The component; with the preset's `options`, where a preset was named. For an expression of axes, as
+            "shard=2+tensor=2", the strategy that composes them, with `axes` in its `options`.
 
         Raises:
             UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: with what to do.
         """
+        if kind == "strategy" and is_expression(name):
+            return replace(self._composing(name), options={"axes": self.find_axes(name)})
         distribution, colon, bare = name.rpartition(":")
         if colon and not distribution:
             raise UnknownNameError(
@@ -72,6 +76,26 @@ class Catalogue:
         _refuse_newer_api(component)
         preset = component.presets.get(bare)
         return component if preset is None else replace(component, options=preset)
+
+    def find_axes(self, expression: str) -> tuple[AxisChoice, ...]:
+        """Look up the axes of an expression, as "shard=2+tensor=2".
+
+        Raises:
+            ConfigError: a term isn't NAME=SIZE.
+            UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: as `find`.
+        """
+        return tuple(AxisChoice(self.find("axis", name), size) for name, size in axis_terms(expression))
+
+    def _composing(self, expression: str) -> Component:
+        """Return the strategy that composes axes, of the highest priority."""
+        for component in self.of_kind("strategy"):
+            if component.composes_axes:
+                _refuse_newer_api(component)
+                return component
+        raise UnknownNameError(
+            f"strategy {expression!r} is an expression of axes, and no installed strategy composes axes: "
+            "pip install 'stratagem[all]'"
+        )
 
     def _refuse_unknown(self, kind: Kind, name: str, bare: str, distribution: str) -> None:
         offered = known_plugins().of_kind(kind)

@@ -16,6 +16,7 @@ API_VERSION = 1
 
 Kind = Literal[
     "strategy",
+    "axis",
     "accelerator",
     "precision",
     "checkpoint",
@@ -27,7 +28,8 @@ Kind = Literal[
     "model",
     "data",
 ]
-"""What a component is. A "model" or "data" makes a module or data from a text, and its name is the text's scheme."""
+"""What a component is. An "axis" is a parallelism that is composed with others. A "model" or "data" makes a module
+or data from a text, and its name is the text's scheme."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds, in the order of listings."""
 
@@ -104,6 +106,9 @@ class Component:
     """Importable modules it can't run without, as ("deepspeed",)."""
     install_hint: str = ""
     """What to type when something in `requires` is missing."""
+    composes_axes: bool = False
+    """For a strategy: an expression of axes, as shard=2+tensor=2, stands for it. Its constructor gets them as
+    `axes`, each an `AxisChoice`."""
     launcher_variables: tuple[str, ...] = ()
     """For an environment: its launcher's variables that show that there are several processes, as MPI's size."""
     preload: tuple[str, ...] = ()

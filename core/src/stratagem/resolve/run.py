@@ -20,6 +20,7 @@ from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest
 from stratagem.plugin.sealing import Hooks
 from stratagem.resolve import select
+from stratagem.resolve.axes import resolved_axes
 from stratagem.resolve.defaults import Defaults
 from stratagem.resolve.devices import given_devices, node_devices, refuse_other_devices, torch_device_type
 from stratagem.resolve.environment import choose_environment, size_on
@@ -224,7 +225,8 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     if asked_environment == "auto" or not environment.value.creates_processes:
         # Workers get a configuration that names their environment, and the launching process's rendezvous.
         refuse_unused_rendezvous(config, plan, environment.value.creates_processes)
-    resolved = (strategy, accelerator, precision, environment, checkpoint, *extensions)
+    axes = resolved_axes(catalogue, strategy.value.axes)
+    resolved = (strategy, *axes, accelerator, precision, environment, checkpoint, *extensions)
     run = Run(config, catalogue, resolved, devices, plan, hooks)
     strategy.value.check_run(run)
     return run

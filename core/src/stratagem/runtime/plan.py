@@ -38,7 +38,7 @@ def plan_lines(run: Run) -> list[str]:
                 f"none: any process that reaches the nodes can join; set {RUN_SECRET_VARIABLE} to prevent it"
             )
             lines += _labelled("secret", text)
-    for line in run.strategy.plan_lines():
+    for line in run.strategy.describe_run(run):
         lines += _wrapped("", line, _LABEL)
     return lines
 

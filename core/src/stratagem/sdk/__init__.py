@@ -5,6 +5,7 @@
 - `states`: states of modules and optimizers by name, for checkpoints.
 - `torch_private`: what torch keeps private of tensors and stores: hooks, counts of writes, a group's store.
 - `collectives`: for strategies with their own collectives.
+- `axes`: for axes, which a strategy composes on one mesh of ranks.
 - `environments`: for environments: the position of a process, and reading it from a launcher's variables.
 - `loops`: for training loops: losses, data shared among ranks, random numbers.
 - `processes`: for launchers: stores, start methods.

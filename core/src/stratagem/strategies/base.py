@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stratagem.plugin.requests import ReduceRequest, SetupRequest
     from stratagem.resolve.run import Run
     from stratagem.runtime.session import Session
+    from stratagem.strategies.axis import Axis
 
 
 class Strategy(RankFacade):
@@ -60,6 +61,9 @@ class Strategy(RankFacade):
     """In which ways a rank's optimizers have shards of the parameters. Unless the strategy declares
     "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
     other numbers."""
+
+    axes: Sequence[Axis] = ()
+    """The axes that it composes, outermost first; none for a strategy that is one parallelism."""
 
     _sessions: LiveSessions | None = None
     """This object's live runs in this process. The last one counts, since runs may be nested."""
@@ -97,6 +101,14 @@ class Strategy(RankFacade):
     def plan_lines(self) -> Sequence[str]:
         """Return lines for the printed plan, as of settings that come from a file."""
         return ()
+
+    def describe_run(self, run: Run) -> Sequence[str]:
+        """Return `plan_lines`; override this one where lines depend on the run, as on its number of ranks.
+
+        Args:
+            run: assembled, and checked by `check_run`.
+        """
+        return self.plan_lines()
 
     def setup_environment(self) -> None:
         """Prepare this worker before its process group is opened: variables, libraries. Not collective."""

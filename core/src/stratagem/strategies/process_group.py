@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from stratagem.collectives.deadline import deadline
@@ -80,18 +81,35 @@ class ProcessGroupStrategy(ParallelStrategy):
                     own = group
         return own
 
-    def open_mesh(self, shape: tuple[int, int], names: tuple[str, str], device_type: str) -> DeviceMesh:
-        """Arrange all ranks of the run in two dimensions, neighbours along the second. Collective.
+    def open_mesh(self, shape: Sequence[int], names: Sequence[str], device_type: str) -> DeviceMesh:
+        """Arrange all ranks of the run in dimensions, neighbours along the last. Collective.
 
         Args:
             shape: multiplies to the number of ranks.
             names: of the dimensions.
             device_type: as "cpu" or "cuda".
         """
+        import torch
         from torch.distributed.device_mesh import DeviceMesh
 
-        rows, columns = shape
-        ranks = [[row * columns + column for column in range(columns)] for row in range(rows)]
-        across = self.open_group([[row[column] for row in ranks] for column in range(columns)])
-        within = self.open_group(ranks)
-        return DeviceMesh.from_group([across, within], device_type, mesh=ranks, mesh_dim_names=names)
+        from stratagem.strategies.torch_private import forget_meshes
+
+        forget_meshes()
+        ranks = torch.arange(prod(shape)).view(*shape)
+        groups = [self.open_group(ranks_along(shape, [dim])) for dim in range(len(shape))]
+        return DeviceMesh.from_group(groups, device_type, mesh=ranks.tolist(), mesh_dim_names=tuple(names))
+
+
+def ranks_along(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
+    """Return the ranks that differ in some dimensions of a mesh alone, a list for each place in the others.
+
+    Args:
+        shape: of the mesh, whose ranks are counted with the last dimension fastest.
+        dims: in ascending order.
+    """
+    import torch
+
+    others = [dim for dim in range(len(shape)) if dim not in dims]
+    ranks = torch.arange(prod(shape)).view(*shape).permute(*others, *dims)
+    found: list[list[int]] = ranks.reshape(-1, prod(shape[dim] for dim in dims)).tolist()
+    return found

@@ -9,8 +9,22 @@ from stratagem import Capabilities, Component, hookimpl
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """The strategy `fsdp` and its presets."""
+    """The strategy `fsdp` and its presets, and the axes `shard` and `replicate`."""
     return [
+        Component(
+            "axis",
+            "shard",
+            "stratagem_fsdp.axes:ShardAxis",
+            "parameters, gradients and optimizer states in shards, gathered block by block",
+            aliases=("fsdp",),
+        ),
+        Component(
+            "axis",
+            "replicate",
+            "stratagem_fsdp.axes:ReplicateAxis",
+            "copies of the model, or of its shards, whose gradients are averaged",
+            aliases=("ddp",),
+        ),
         Component(
             "strategy",
             "fsdp",
@@ -38,5 +52,5 @@ def stratagem_components() -> Sequence[Component]:
                     }
                 ),
             ),
-        )
+        ),
     ]

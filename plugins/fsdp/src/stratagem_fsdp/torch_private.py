@@ -84,3 +84,8 @@ def has_unfinished_backward(unit: Any) -> bool:
 def end_backward(root: Any) -> None:
     """Do what `fully_shard` does at the end of a backward: reduce the gradients that units have kept. Collective."""
     root._get_fsdp_state()._root_post_backward_final_callback()
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
+    return tensor._is_view()

@@ -159,7 +159,7 @@ class UnitGradients:
     def replace(self, parameter: Any) -> None:
         """Drop what backwards within `no_sync` have left, since the user's code assigns a gradient."""
         if not self._is_at_work and not is_in_backward() and has_gradient(parameter):
-            drop_gradient(parameter)
+            self._drop([parameter])
 
     def note_backward(self) -> None:
         """Note that what gathered copies have as gradients was accumulated by autograd."""
@@ -171,9 +171,13 @@ class UnitGradients:
         kept = self._kept()
         if kept:
             ids = {id(parameter) for parameter in parameters}
+            self._drop([each for each in kept if id(each.sharded_param) in ids])
+
+    def _drop(self, kept: Iterable[Any]) -> None:
+        # The gathered copy of a parameter that layers split is a DTensor, which asks for its gradient as users' do.
+        with self._at_work():
             for each in kept:
-                if id(each.sharded_param) in ids:
-                    drop_gradient(each)
+                drop_gradient(each)
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -245,8 +249,7 @@ class UnitGradients:
                 self._is_broken = True  # before torch 2.13
         if not kept and not in_backward:
             return
-        for each in kept:
-            drop_gradient(each)
+        self._drop(kept)
         for parameter in self._names:
             if parameter.requires_grad:
                 # A gradient that is still there at the next step says that the user's code didn't drop it.

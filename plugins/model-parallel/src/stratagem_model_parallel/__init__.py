@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stratagem.sdk.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from stratagem_model_parallel.axis import TensorAxis
     from stratagem_model_parallel.blocks import BlockPlan
     from stratagem_model_parallel.context.live import sum_over_sequence
     from stratagem_model_parallel.context.plan import ContextPlan
@@ -18,6 +19,7 @@ __all__ = [
     "ContextParallelStrategy",
     "ContextPlan",
     "ModelParallelStrategy",
+    "TensorAxis",
     "sum_over_sequence",
 ]
 
@@ -25,6 +27,7 @@ if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            ".axis": "TensorAxis",
             ".blocks": "BlockPlan",
             ".context.live": "sum_over_sequence",
             ".context.plan": "ContextPlan",

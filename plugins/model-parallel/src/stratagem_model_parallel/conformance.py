@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
-from stratagem_testing import StrategySubject
+from stratagem_testing import AxisSubject, StrategySubject
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -51,6 +51,9 @@ SUBJECT = StrategySubject(
     options_at={4: {"tensor_parallel_size": 2}},
     data_ranks=copies,
 )
+
+
+AXIS_SUBJECT = AxisSubject("tensor", options={"parallelize": whatever_can_be})
 
 
 def shards_of_batches(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:

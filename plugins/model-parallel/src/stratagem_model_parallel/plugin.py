@@ -9,8 +9,15 @@ from stratagem import Capabilities, Component, hookimpl
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """The strategies `model_parallel` and `context_parallel`."""
+    """The strategies `model_parallel` and `context_parallel`, and the axis `tensor`."""
     return [
+        Component(
+            "axis",
+            "tensor",
+            "stratagem_model_parallel.axis:TensorAxis",
+            "layers split among ranks that read the same batches (tensor and sequence parallel)",
+            conformance="stratagem_model_parallel.conformance:AXIS_SUBJECT",
+        ),
         Component(
             "strategy",
             "model_parallel",

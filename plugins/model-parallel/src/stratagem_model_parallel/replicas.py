@@ -27,7 +27,7 @@ class Replicas:
 
     Args:
         original_module: the user's module.
-        mesh: ("data", "tensor").
+        mesh: with a dimension "tensor".
     """
 
     def __init__(self, original_module: nn.Module, mesh: DeviceMesh) -> None:
@@ -36,7 +36,7 @@ class Replicas:
         self._names = {id(parameter): name for name, parameter in original_module.named_parameters()}
         self._looked: set[int] = set()
 
-    def settle(self, parameters: Sequence[nn.Parameter]) -> None:
+    def settle(self, parameters: Sequence[torch.Tensor]) -> None:
         """Add up what is left to be added up, and average what is the same. Collective.
 
         Ranks of a copy compute the gradients of what they all have whole from the same activations. Averaging
@@ -60,7 +60,7 @@ class Replicas:
         for dtype in dict.fromkeys(p.dtype for p in same):
             self._average([p for p in same if p.dtype is dtype])
 
-    def _average(self, parameters: list[nn.Parameter]) -> None:
+    def _average(self, parameters: list[torch.Tensor]) -> None:
         grads = [local(p.grad).detach() for p in parameters if p.grad is not None]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
         if not flat.numel():
@@ -73,7 +73,7 @@ class Replicas:
             grad.copy_(average.view_as(grad))
 
     def _compare(
-        self, parameters: list[nn.Parameter], grads: list[torch.Tensor], averages: Sequence[torch.Tensor]
+        self, parameters: list[torch.Tensor], grads: list[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
         """Look at each parameter once: how it is used doesn't change."""
         new = [at for at, parameter in enumerate(parameters) if id(parameter) not in self._looked]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stratagem_fsdp import ShardAxis
+from stratagem_mesh import apply_axes
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
@@ -12,17 +14,17 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
     Collectives,
-    ConfigError,
     Prepared,
     ReduceRequest,
     SetupRequest,
     hookimpl,
 )
+from stratagem_model_parallel.axis import TensorAxis
 from stratagem_model_parallel.blocks import BlockPlan
 from stratagem_model_parallel.mesh import DATA, TENSOR, Size, check_size, mesh_shape
 from stratagem_model_parallel.plan import Plan
 from stratagem_model_parallel.prepared import ModelParallelPrepared
-from stratagem_model_parallel.splitting import split
+from stratagem_model_parallel.splitting import SplitSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,11 +86,7 @@ class ModelParallelStrategy(DeferringStrategy):
         self.sync_module_states = sync_module_states
         check_size("tensor_parallel_size", tensor_parallel_size)
         check_size("data_parallel_size", data_parallel_size)
-        if sequence_parallel and parallelize is not None:
-            raise ConfigError(
-                "sequence_parallel belongs to the built-in plans, and parallelize was given: say it in the plan, "
-                'with the styles "sequence", "whole_input_sequence" and "rowwise_sequence", or torch\'s'
-            )
+        self._split_settings()
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -119,9 +117,26 @@ class ModelParallelStrategy(DeferringStrategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module that is split."""
+        """Answer with a module that the axes `tensor` and `data` have transformed."""
         construction = self.pop_deferred_init(request.original_module)
         mesh = mesh_of(request.collectives)
-        return ModelParallelPrepared(
-            request, split(request, self, mesh, construction), mesh, self.loss_parallel
-        )
+        sizes = {DATA: mesh[DATA].size(), TENSOR: mesh[TENSOR].size()}
+        axes = [
+            DataAxis(
+                sizes[DATA],
+                auto_wrap_policy=self.auto_wrap_policy,
+                activation_checkpointing_policy=self.activation_checkpointing_policy,
+            ),
+            TensorAxis.of(sizes[TENSOR], self._split_settings()),
+        ]
+        sharded, steps = apply_axes(request, axes, mesh, sizes, construction, self.sync_module_states)
+        return ModelParallelPrepared(request, sharded, axes, steps)
+
+    def _split_settings(self) -> SplitSettings:
+        return SplitSettings(self.parallelize, self.plans, self.sequence_parallel, self.loss_parallel)
+
+
+class DataAxis(ShardAxis):
+    """The axis `shard` under the name that model_parallel's mesh has for it."""
+
+    name = DATA

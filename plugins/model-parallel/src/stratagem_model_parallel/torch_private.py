@@ -41,11 +41,6 @@ def is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
-def is_view(tensor: torch.Tensor) -> bool:
-    """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
-    return tensor._is_view()
-
-
 def is_in_backward() -> bool:
     """Whether a backward is running on this thread, as while activations are computed again."""
     return bool(torch._C._current_graph_task_id() != -1)

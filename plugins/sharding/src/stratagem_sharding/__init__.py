@@ -1,7 +1,7 @@
 """What strategies are built of, beside core: a library, whose modules are imported one by one.
 
-- `deferring`, `deferred_init`: modules that are constructed without memory, and materialized where their values are
-  wanted.
+- `deferring`, `deferred_init`, `filling`: modules that are constructed without memory, and materialized where their
+  values are wanted, also as parts.
 - `wrap_policy`, `unit_dtypes`: policies that name modules to be wrapped, sharded or recomputed one by one.
 - `kept_shards`, `shards`, `local_step`, `module_snapshot`, `used_parameter`: shards of parameters: kept between runs,
   cut out of whole tensors, stepped; modules as they were before.

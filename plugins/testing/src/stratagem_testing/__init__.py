@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stratagem_testing.checks import Check, ConformanceError, NotApplicable, check, checks_in, expect
     from stratagem_testing.contract import (
         AcceleratorContract,
+        AxisContract,
         CheckpointContract,
         Contract,
         EnvironmentContract,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from stratagem_testing.outcome import Outcome, run_check
     from stratagem_testing.parts.subject import (
         AcceleratorSubject,
+        AxisSubject,
         CheckpointSubject,
         EnvironmentSubject,
         ExtensionSubject,
@@ -41,6 +43,8 @@ __all__ = [
     "DRIFTING_REPLICAS",
     "AcceleratorContract",
     "AcceleratorSubject",
+    "AxisContract",
+    "AxisSubject",
     "Check",
     "CheckpointContract",
     "CheckpointSubject",
@@ -73,11 +77,11 @@ if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
         __name__,
         {
             ".checks": "Check ConformanceError NotApplicable check checks_in expect",
-            ".contract": "AcceleratorContract CheckpointContract Contract "
+            ".contract": "AcceleratorContract AxisContract CheckpointContract Contract "
             "EnvironmentContract ExtensionContract LauncherContract LoggerContract PlaceContract "
             "PrecisionContract StrategyContract",
             ".outcome": "Outcome run_check",
-            ".parts.subject": "AcceleratorSubject CheckpointSubject "
+            ".parts.subject": "AcceleratorSubject AxisSubject CheckpointSubject "
             "EnvironmentSubject ExtensionSubject LauncherSubject LoggerSubject PlaceSubject PrecisionSubject",
             ".subject": "COMPARED_WITH_ITSELF DRIFTING_REPLICAS StrategySubject",
         },

@@ -75,6 +75,13 @@ class StrategyContract(Contract):
     world_sizes = (1, 2, 4)
 
 
+class AxisContract(Contract):
+    """What an axis does, alone and beside each other one that is installed: its fixture returns an `AxisSubject`."""
+
+    checks = PART_CHECKS["axis"]
+    world_sizes = (1, 2, 4)
+
+
 class AcceleratorContract(Contract):
     """What an accelerator does: its fixture returns an `AcceleratorSubject`."""
 

@@ -18,6 +18,7 @@ from stratagem_testing.outcome import Outcome, run_check
 from stratagem_testing.parts import PART_CHECKS
 from stratagem_testing.parts.subject import (
     AcceleratorSubject,
+    AxisSubject,
     CheckpointSubject,
     EnvironmentSubject,
     ExtensionSubject,
@@ -32,6 +33,7 @@ from stratagem_testing.subject import StrategySubject
 CHECKS: dict[str, tuple[Check, ...]] = {"strategy": STRATEGY_CHECKS, **PART_CHECKS}
 SUBJECTS: dict[Kind, Callable[[str], Any]] = {
     "strategy": StrategySubject,
+    "axis": AxisSubject,
     "accelerator": AcceleratorSubject,
     "precision": PrecisionSubject,
     "checkpoint": CheckpointSubject,

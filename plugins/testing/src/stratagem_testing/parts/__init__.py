@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from stratagem_testing.checks import Check, checks_in
 from stratagem_testing.parts import (
     accelerator,
+    axis,
     checkpoint,
     environment,
     extension,
@@ -17,6 +18,7 @@ from stratagem_testing.parts import (
 )
 
 PART_CHECKS: Mapping[str, tuple[Check, ...]] = {
+    "axis": checks_in(axis),
     "accelerator": checks_in(accelerator),
     "precision": checks_in(precision),
     "checkpoint": checks_in(checkpoint),

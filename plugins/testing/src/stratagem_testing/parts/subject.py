@@ -161,6 +161,24 @@ class ExtensionSubject(PartSubject):
 
 
 @dataclass(frozen=True)
+class AxisSubject(PartSubject):
+    """An axis: its name, or its class."""
+
+    kind: ClassVar[str] = "axis"
+    """The kind of component."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword values for its constructor, beside the size."""
+
+    def world_sizes(self) -> tuple[int, ...]:
+        return (1, 2, 4)
+
+    def make(self, size: int) -> Any:
+        """Make an axis of some ranks."""
+        return self.load()(size, **self.options)
+
+
+@dataclass(frozen=True)
 class PlaceSubject(PartSubject):
     """A place: its name, or its class."""
 

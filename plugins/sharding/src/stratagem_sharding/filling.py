@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from stratagem_sharding.deferred_init import own_modules
-from stratagem_sharding.torch_private import own_buffers, own_parameters, own_table, own_tensors
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stratagem import ConfigError
+from stratagem_sharding.deferred_init import own_modules
+from stratagem_sharding.torch_private import own_buffers, own_parameters, own_table, own_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from stratagem import Precision
     from stratagem_sharding.deferred_init import Materializer
     from stratagem_sharding.kept_shards import Refill
 
-    from stratagem import Precision
+
+__all__ = ["Filler"]
 
 
 class Place(NamedTuple):

@@ -1,0 +1,260 @@
+"""`Axis`: one parallelism, which a strategy composes with others on one mesh of ranks.
+
+An axis is configuration, as a strategy is: what runs lives in the `AxisSteps` that its `apply` answers with.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from stratagem.errors import CombinationError, ConfigError
+from stratagem.plugin.axis_choice import AxisSize, check_axis_size
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from stratagem.plugin.requests import SetupRequest
+    from stratagem.resolve.run import Run
+    from stratagem.strategies.prepared import Prepared
+
+
+class Axis(ABC):
+    """One dimension of a mesh of ranks, and what the ranks along it share out.
+
+    Args:
+        size: number of ranks along it; "auto" is what the other axes leave.
+
+    Attributes:
+        size: as given.
+
+    Raises:
+        ConfigError: another size.
+    """
+
+    name: ClassVar[str]
+    """The name of its component, and of its dimension of the mesh."""
+    mesh_order: ClassVar[int]
+    """Its place in the mesh, from the outermost dimension, whose ranks are far apart, to the innermost, whose ranks
+    are neighbours. docs/guides/compositions.md lists those of ours."""
+    setup_order: ClassVar[int]
+    """When its `apply` is called, the smallest first. What splits layers comes before what shards the rest."""
+    reads_same_batches: ClassVar[bool]
+    """Whether ranks along it read the same batches. The batches are shared among the ranks of all other axes."""
+    averages_gradients: ClassVar[bool] = True
+    """Whether optimizers step by gradients that are complete over its ranks. Losses with weights need that."""
+    keeps_copies_equal: ClassVar[bool] = True
+    """Whether what ranks along it hold alike is equal after each step. It is compared during training then."""
+    excludes: ClassVar[Mapping[str, str]] = {}
+    """Name of an axis that it can't be composed with → why, as the end of a sentence."""
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Features that a composition with it doesn't have, by names from `FEATURES`."""
+    precisions: ClassVar[tuple[str, ...]] = ("*",)
+    """Names of the precisions it works with; "*" is any."""
+    sends: ClassVar[str]
+    """What ranks along it send to each other, and when: a line of the printed plan."""
+
+    def __init__(self, size: AxisSize = "auto") -> None:
+        self.size = check_axis_size(self.name, size)
+
+    def companions(self) -> Sequence[Axis]:
+        """Return axes that it needs in the mesh, with one rank where the user names none of their name."""
+        return ()
+
+    def check_run(self, sizes: Mapping[str, int], run: Run) -> None:
+        """Refuse what its settings can't do in this run; asked before anything is launched.
+
+        Args:
+            sizes: of all axes by name, outermost first.
+            run: assembled.
+
+        Raises:
+            UsageError: says what to choose instead.
+        """
+
+    @abstractmethod
+    def apply(self, target: AxisTarget) -> AxisSteps:
+        """Transform the module in place for this rank. Collective.
+
+        Called once in a `setup`, after the axes with a smaller `setup_order`.
+
+        Args:
+            target: the module, and where its ranks stand.
+
+        Returns:
+            What it does in each step.
+
+        Raises:
+            ConfigError: it can't do so with this module; says what to change.
+        """
+
+
+@dataclass(frozen=True)
+class AxisTarget:
+    """What an axis transforms."""
+
+    request: SetupRequest
+    """As the `setup` hook received it. Its module's tensors may be on "meta" until they are filled."""
+    mesh: DeviceMesh
+    """All ranks, in a dimension for each axis, which has its name."""
+    sizes: Mapping[str, int]
+    """Number of ranks along each axis by its name, outermost first."""
+    fill_unit: Callable[[nn.Module], None]
+    """Give a module its values, outside of modules in it that were filled: rank 0's, or those that it was made with.
+    Collective. What no axis fills is filled after the last one."""
+
+
+class AxisSteps:
+    """What an axis does while a module trains. Every method is called by all ranks alike.
+
+    Parameters and gradients of modules that other axes split are DTensors within them.
+    """
+
+    has_gradients_to_complete: ClassVar[bool] = False
+    """Whether `complete_gradients` does something."""
+
+    def begin(self, prepared: Prepared) -> None:
+        """Take up a module that all axes have transformed, and its optimizers. Called once, before anything else.
+
+        Args:
+            prepared: what is going to be trained or evaluated.
+        """
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Around each forward and backward."""
+        return nullcontext()
+
+    def map_output(self, output: Any) -> Any:
+        """Return what the caller of a forward gets.
+
+        Args:
+            output: of the module, after the axes that were applied before this one.
+        """
+        return output
+
+    def after_backward(self) -> None:
+        """Average gradients after a backward that isn't within `no_sync`. Collective.
+
+        It may come several times for one gradient: what is average already has to stay as it is.
+        """
+
+    def complete_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Complete gradients over the ranks of this axis, before they are clipped or stepped. Collective.
+
+        Each gradient comes once: what is added by a later backward comes separately, and is added by the caller.
+
+        Args:
+            parameters: of one optimizer.
+        """
+
+    def after_step(self, prepared: Prepared, index: int) -> None:
+        """Do what is due after a step. Collective where it is.
+
+        Args:
+            prepared: what is trained.
+            index: of the optimizer that has stepped.
+        """
+
+    def make_equal(self, prepared: Prepared) -> None:
+        """Make what ranks hold alike equal, for an axis that doesn't keep it so. Collective.
+
+        Called before an evaluation, before a checkpoint and at the end of a run.
+        """
+
+    def release(self) -> None:
+        """Let go of what holds the process group."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Axes in the order of their mesh, checked against each other."""
+
+    axes: tuple[Axis, ...]
+    """Outermost first, with their companions."""
+    given: tuple[Axis, ...] = field(compare=False)
+    """Those that the user named, in the same order."""
+
+    def sizes(self, processes: int) -> dict[str, int]:
+        """Return the number of ranks along each axis by name, outermost first.
+
+        Args:
+            processes: of the run.
+
+        Raises:
+            ConfigError: they don't multiply to `processes`.
+        """
+        fixed = {axis.name: axis.size for axis in self.axes if isinstance(axis.size, int)}
+        taken = prod(fixed.values())
+        automatic = [axis.name for axis in self.axes if axis.name not in fixed]
+        if processes % taken == 0 and automatic:
+            fixed[automatic[0]] = processes // taken
+        elif taken != processes:
+            shape = " × ".join(str(axis.size) for axis in self.given)
+            raise ConfigError(
+                f"axes {self.described()} make a mesh of {shape}, "
+                f"and the run has {processes} processes: give sizes that multiply to {processes}, such as "
+                f"{self._fitting(processes)}"
+            )
+        return {axis.name: fixed[axis.name] for axis in self.axes}
+
+    def data_axes(self) -> list[str]:
+        """Return the names of the axes whose ranks read different batches, outermost first."""
+        return [axis.name for axis in self.axes if not axis.reads_same_batches]
+
+    def described(self) -> str:
+        """Return the expression that stands for it."""
+        return "+".join(f"{axis.name}={axis.size}" for axis in self.given)
+
+    def _fitting(self, processes: int) -> str:
+        """Return an expression that fits: the sizes that were given, as far as they divide what is left."""
+        left, terms = processes, {}
+        for axis in reversed(self.given[1:]):
+            size = axis.size if isinstance(axis.size, int) and left % axis.size == 0 else 1
+            terms[axis.name], left = size, left // size
+        return "+".join(f"{axis.name}={terms.get(axis.name, 'auto')}" for axis in self.given)
+
+
+def composed(axes: Sequence[Axis]) -> Composition:
+    """Order axes and check that they can be composed.
+
+    Args:
+        axes: in any order.
+
+    Raises:
+        ConfigError: there are none, two have one name, or several have the size "auto".
+        CombinationError: one excludes another; names both.
+    """
+    if not axes:
+        raise ConfigError("a composition has no axes: give some, as shard=2+tensor=2")
+    named: dict[str, Axis] = {}
+    for axis in axes:
+        if not isinstance(axis, Axis):
+            raise ConfigError(
+                f"{axis!r} is no axis: give objects of classes derived from stratagem.sdk.axes.Axis"
+            )
+        if axis.name in named:
+            raise ConfigError(
+                f"axis {axis.name!r} is there twice: give it once, with the product of both sizes"
+            )
+        named[axis.name] = axis
+    for axis in axes:
+        for companion in axis.companions():
+            named.setdefault(companion.name, companion)
+    automatic = [axis.name for axis in named.values() if axis.size == "auto"]
+    if len(automatic) > 1:
+        raise ConfigError(
+            f"axes {automatic[0]!r} and {automatic[1]!r} both have the size 'auto', the rest of the ranks: give one "
+            "of them a number"
+        )
+    for axis in named.values():
+        for other, why in axis.excludes.items():
+            if other in named:
+                raise CombinationError(f"axis {axis.name!r} can't be composed with axis {other!r}: {why}")
+    ordered = sorted(named.values(), key=lambda axis: (axis.mesh_order, axis.name))
+    return Composition(tuple(ordered), tuple(axis for axis in ordered if axis in axes))

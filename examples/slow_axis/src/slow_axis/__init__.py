@@ -1,0 +1,1 @@
+"""An axis whose ranks step independently and average their parameters every few steps."""

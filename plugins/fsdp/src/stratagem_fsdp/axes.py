@@ -1,0 +1,114 @@
+"""The axes `shard` and `replicate`: what fsdp does with one dimension of a mesh, and with two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
+from stratagem_sharding.wrap_policy import Policy, modules_named, recompute_activations
+from torch.distributed.tensor import DTensor
+
+from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
+from stratagem_fsdp.units import shard_units
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+LACKS = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
+"""What shards don't stand."""
+
+
+class ShardAxis(Axis):
+    """Parameters, gradients and optimizer states in shards along this axis, on torch's `fully_shard`.
+
+    Args:
+        size: number of ranks among which they are sharded; "auto" is what the other axes leave.
+        auto_wrap_policy: which modules are gathered separately; as for fsdp.
+        activation_checkpointing_policy: modules whose activations are computed again in backward; as for fsdp.
+    """
+
+    name = "shard"
+    mesh_order = 300
+    setup_order = 300
+    reads_same_batches = False
+    lacks = LACKS
+    sends = "each block's parameters before it computes (all-gather), its gradients after backward (reduce-scatter)"
+
+    def __init__(
+        self,
+        size: AxisSize = "auto",
+        *,
+        auto_wrap_policy: Policy = None,
+        activation_checkpointing_policy: Policy = None,
+    ) -> None:
+        super().__init__(size)
+        self.auto_wrap_policy = auto_wrap_policy
+        self.activation_checkpointing_policy = activation_checkpointing_policy
+
+    def apply(self, target: AxisTarget) -> AxisSteps:
+        """Shard the module's units, over the ranks of `replicate` too, which hold copies of the shards."""
+        names = [name for name in (ReplicateAxis.name, self.name) if name in target.sizes]
+        if target.sizes.get(ReplicateAxis.name) == 1:
+            names = [self.name]
+        request = target.request
+        if self.activation_checkpointing_policy is not None:
+            what = "activation_checkpointing_policy"
+            modules = modules_named(request.original_module, self.activation_checkpointing_policy, what)
+            recompute_activations(modules)
+        is_sharded = any(target.sizes[name] > 1 for name in names)
+        mesh = target.mesh[tuple(names) if len(names) > 1 else names[0]] if is_sharded else None
+        shard_units(request, mesh, target.fill_unit, self.auto_wrap_policy)
+        groups = [target.mesh.get_group(name) for name in names if target.sizes[name] > 1]
+        whole = [each for each in request.module.parameters() if not isinstance(each, DTensor)]
+        return ShardSteps(whole, groups, request.device)
+
+
+class ReplicateAxis(Axis):
+    """Copies of the shards along this axis, whose gradients are averaged. `shard` does it, on one rank if need be.
+
+    Args:
+        size: number of copies; "auto" is what the other axes leave.
+    """
+
+    name = "replicate"
+    mesh_order = 200
+    setup_order = 200
+    reads_same_batches = False
+    lacks = LACKS
+    sends = "the gradients of each rank's shards (all-reduce), after they were reduced along shard"
+
+    def companions(self) -> Sequence[Axis]:
+        """The axis `shard`, whose units average over both."""
+        return (ShardAxis(1),)
+
+    def apply(self, target: AxisTarget) -> AxisSteps:
+        """Leave the module to `shard`."""
+        return AxisSteps()
+
+
+class ShardSteps(AxisSteps):
+    """Averages gradients of parameters that every rank has whole, as those without a dimension.
+
+    Args:
+        whole: these parameters.
+        groups: the ranks of each dimension over which the others are sharded or copied.
+        device: of messages.
+    """
+
+    def __init__(self, whole: Sequence[nn.Parameter], groups: Sequence[Any], device: torch.device) -> None:
+        self._whole, self._groups, self._device = whole, groups, device
+
+    def after_backward(self) -> None:
+        """Average. What is equal on all ranks stays as it is, so that gradients may accumulate over several calls."""
+        trained = [each for each in self._whole if each.requires_grad and each.numel()]
+        for group in self._groups:
+            has_one = [parameter.grad is not None for parameter in trained]
+            for flat in flattened_buckets(gradients_of_any(trained, has_one, self._device, group)):
+                dist.all_reduce(flat, group=group)
+                flat.div_(dist.get_world_size(group))
+
+    def release(self) -> None:
+        self._whole = self._groups = ()

@@ -1,0 +1,86 @@
+"""Units of a module sharded one by one, over one or two dimensions of a mesh that may have others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
+from stratagem_sharding.wrap_policy import Policy, callable_children, modules_named, units_among
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from stratagem.sdk.tensors import map_tensors
+from stratagem_fsdp.options import mixed_precision
+from stratagem_fsdp.torch_private import is_view
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from stratagem import SetupRequest
+
+
+def shard_units(
+    request: SetupRequest,
+    mesh: DeviceMesh | None,
+    fill_unit: Callable[[nn.Module], None],
+    auto_wrap_policy: Policy = None,
+) -> None:
+    """Fill and shard `request.module` in place, unit by unit. Collective.
+
+    A rank holds one unit whole at a time, beside its shards, unless the module came whole.
+
+    Args:
+        request: as the `setup` hook received it.
+        mesh: (shards,), or (replicas, shards); None where parameters aren't sharded.
+        fill_unit: gives a module its values, outside of modules in it that were filled.
+        auto_wrap_policy: which modules are units; as for fsdp.
+    """
+    root, original_module = request.module, request.original_module
+    by_hand = request.loop.manual and request.loop.training
+    candidates = modules_named(original_module, auto_wrap_policy)
+    if by_hand:
+        candidates += callable_children(original_module)
+    units = units_among(original_module, candidates)
+    outermost = _outermost(units) if by_hand else {root}
+    done: set[nn.Module] = set()
+    for module in [*units, root]:
+        fill_unit(module)
+        if mesh is not None and (module is not root or not by_hand):
+            apart = "keep those of one dtype in their own module that auto_wrap_policy names"
+            refuse_mixed_dtypes(module, done, original_module, apart)
+            module.register_forward_hook(_own_memory)
+            fully_shard(
+                module,
+                mesh=mesh,
+                reshard_after_forward=by_hand or module not in outermost,
+                mp_policy=mixed_precision(None, request.precision),
+                ignored_params={each for each in module.parameters() if each.dim() == 0 or not each.numel()},
+            )
+        done.add(module)
+
+
+def sharded_units(root: nn.Module) -> tuple[tuple[FSDPModule, ...], tuple[FSDPModule, ...]]:
+    """Return the units of a module that was sharded, inner ones first, and those that aren't in another one."""
+    units = tuple(module for module in _inner_first(root, set()) if isinstance(module, FSDPModule))
+    outermost = _outermost(units)
+    return units, tuple(unit for unit in units if unit in outermost)
+
+
+def _inner_first(module: nn.Module, seen: set[nn.Module]) -> list[nn.Module]:
+    if module in seen:
+        return []
+    seen.add(module)
+    return [*(each for child in module.children() for each in _inner_first(child, seen)), module]
+
+
+def _outermost(units: Any) -> set[nn.Module]:
+    return set(units) - {inner for unit in units for inner in list(unit.modules())[1:]}
+
+
+def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
+    """Return outputs that aren't views: fully_shard notices no backward through a view that is changed in place."""
+    if not isinstance(output, (torch.Tensor, tuple, list)):
+        return output
+    return map_tensors(lambda tensor: tensor.clone() if is_view(tensor) else tensor, output)

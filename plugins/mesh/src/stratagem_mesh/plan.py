@@ -1,0 +1,42 @@
+"""The lines of the printed plan that say what a composition is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stratagem.sdk.axes import Composition, ranks_along
+
+_MAX_GROUPS = 4
+
+
+def describe(composition: Composition, sizes: Mapping[str, int]) -> list[str]:
+    """Return the mesh, which ranks read the same batches, and what each axis of several ranks sends.
+
+    Args:
+        composition: the axes.
+        sizes: their numbers of ranks by name, outermost first.
+    """
+    names, shape = list(sizes), list(sizes.values())
+    shown = [axis for axis in composition.axes if axis in composition.given or sizes[axis.name] > 1]
+    lines = [f"mesh: {' × '.join(f'{axis.name} {sizes[axis.name]}' for axis in shown)}, outermost first"]
+    same = [names.index(axis.name) for axis in composition.axes if axis.reads_same_batches]
+    parts = 1
+    for name in composition.data_axes():
+        parts *= sizes[name]
+    groups = ranks_along(shape, same)
+    if len(groups[0]) == 1:
+        lines.append(f"data: {parts} parts, one for each rank")
+    else:
+        lines.append(
+            f"data: {parts} part{'s' * (parts > 1)}; ranks that read the same batches: {_listed(groups)}"
+        )
+    for dim, axis in enumerate(composition.axes):
+        if sizes[axis.name] > 1:
+            groups = ranks_along(shape, [dim])
+            lines.append(f"{axis.name}: ranks {_listed(groups)} send {axis.sends}")
+    return lines
+
+
+def _listed(groups: Sequence[Sequence[int]]) -> str:
+    texts = [f"{{{', '.join(map(str, group))}}}" for group in groups[:_MAX_GROUPS]]
+    return " ".join(texts) + f" and {len(groups) - _MAX_GROUPS} more groups" * (len(groups) > _MAX_GROUPS)

@@ -1,0 +1,165 @@
+"""`ComposedStrategy`: axes from separate plugins on one mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Union
+
+from stratagem_sharding.deferring import DeferringStrategy
+from stratagem_sharding.kept_shards import KeptShards
+from stratagem_sharding.meshes import mesh_of
+
+from stratagem import (
+    Capabilities,
+    Collectives,
+    ConfigError,
+    Prepared,
+    ReduceRequest,
+    SetupRequest,
+    hookimpl,
+)
+from stratagem.errors import nearest
+from stratagem.sdk.axes import Axis, AxisChoice, composed, ranks_along
+from stratagem.sdk.catalogue import load_catalogue
+from stratagem_mesh.applying import apply_axes
+from stratagem_mesh.plan import describe
+from stratagem_mesh.prepared import ComposedPrepared
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from typing_extensions import Unpack
+
+    from stratagem.sdk.options import ProcessGroupOptions
+    from stratagem.sdk.runs import Run
+
+Axes = Union[str, Sequence[Union[Axis, AxisChoice]]]
+
+
+class ComposedStrategy(DeferringStrategy):
+    """Several parallelisms at once, each along its own axis of one mesh of ranks.
+
+    Args:
+        axes: an expression, as "shard=2+tensor=2", or axes in any order. Their sizes multiply to the number of ranks;
+            one may be "auto".
+        axis_options: name of an axis → keyword values for its constructor, for axes that are given by name.
+        sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.
+        options: those of `ProcessGroupOptions`.
+
+    Raises:
+        ConfigError: axes can't be composed; or an option that an axis doesn't have.
+        UnknownNameError: no installed distribution has an axis of that name.
+    """
+
+    optimizer_cuts = ("rows", "columns")
+
+    def __init__(
+        self,
+        axes: Axes = (),
+        *,
+        axis_options: Mapping[str, Mapping[str, Any]] | None = None,
+        sync_module_states: bool = True,
+        **options: Unpack[ProcessGroupOptions],
+    ) -> None:
+        super().__init__(**options)
+        self.sync_module_states = sync_module_states
+        chosen = load_catalogue().find_axes(axes) if isinstance(axes, str) else axes
+        self.composition = composed(_made(chosen, axis_options or {}))
+        self.axes = self.composition.given
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh of the live run, with a dimension of its name for each axis.
+
+        Raises:
+            StratagemError: no run of this strategy is live in this process.
+        """
+        return mesh_of(self.collectives)
+
+    def refine_capabilities(self, declared: Capabilities) -> Capabilities:
+        """Leave out what one of its axes doesn't have."""
+        features, precisions = declared.features, declared.precisions
+        for axis in self.axes:
+            features -= axis.lacks
+            if "*" not in axis.precisions:
+                precisions = tuple(each for each in precisions if each in axis.precisions)
+        return replace(declared, features=features, precisions=precisions)
+
+    def check_run(self, run: Run) -> None:
+        """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
+        sizes = self.composition.sizes(run.world_size)
+        for axis in self.composition.axes:
+            axis.check_run(sizes, run)
+
+    def describe_run(self, run: Run) -> Sequence[str]:
+        """Describe the mesh, which ranks read the same batches, and what each axis sends."""
+        return describe(self.composition, self.composition.sizes(run.world_size))
+
+    def open_collectives(self, request: ReduceRequest) -> Collectives:
+        """Open the process group and the mesh; data are shared among the ranks of all data axes."""
+        collectives = self.open_process_group(request)
+        sizes = self.composition.sizes(collectives.world_size)
+        names, shape = list(sizes), list(sizes.values())
+        mesh = self.open_mesh(shape, names, request.device.type)
+        dims = [names.index(name) for name in self.composition.data_axes()]
+        data = names[dims[0]] if len(dims) == 1 else self.open_group(ranks_along(shape, dims))
+        collectives.arrange(mesh, data)
+        return collectives
+
+    def can_restore(self, shards: object) -> bool:
+        """What left a module of DTensors, split alike."""
+        return isinstance(shards, KeptShards)
+
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        """Answer with a module that every axis has transformed, once."""
+        construction = self.pop_deferred_init(request.original_module)
+        sizes = self.composition.sizes(request.collectives.world_size)
+        sharded, steps = apply_axes(
+            request,
+            self.composition.axes,
+            mesh_of(request.collectives),
+            sizes,
+            construction,
+            self.sync_module_states,
+        )
+        several = [axis for axis in self.composition.axes if sizes[axis.name] > 1]
+        return ComposedPrepared(request, sharded, several, steps)
+
+
+def compose(*axes: Axis, **options: Any) -> ComposedStrategy:
+    """Return a strategy that composes axes, as in `compose(ShardAxis(2), TensorAxis(2))`.
+
+    Args:
+        axes: in any order.
+        options: further keywords of `ComposedStrategy`.
+    """
+    return ComposedStrategy(axes, **options)
+
+
+def _made(chosen: Sequence[Axis | AxisChoice], options: Mapping[str, Mapping[str, Any]]) -> list[Axis]:
+    """Make the axes that are given by name, each with its options."""
+    by_name = [each.component.name for each in chosen if isinstance(each, AxisChoice)]
+    for name in options:
+        if name not in by_name:
+            raise ConfigError(
+                f"axis_options has options of {name!r}, which is no axis that is given by name; "
+                f"{nearest(name, by_name, 'set options of an axis object in its constructor')}"
+            )
+    return [_make(each, options) if isinstance(each, AxisChoice) else each for each in chosen]
+
+
+def _make(choice: AxisChoice, options: Mapping[str, Mapping[str, Any]]) -> Axis:
+    component = choice.component
+    cls = component.load()
+    own = {**component.options, **options.get(component.name, {})}
+    allowed = list(signature(cls).parameters)
+    for option in own:
+        if option not in allowed or option == "size":
+            names = [name for name in allowed if name != "size"]
+            raise ConfigError(
+                f"axis {component.name!r} has no setting {option!r}; it has {', '.join(names) or 'none'}"
+            )
+    made: Axis = cls(choice.size, **own)
+    return made

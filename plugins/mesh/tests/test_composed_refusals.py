@@ -1,0 +1,98 @@
+"""What can't be composed is refused in a sentence, before anything is started where that can be known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mesh_subjects import composition
+from stratagem_fsdp import ReplicateAxis, ShardAxis
+from stratagem_mesh import ComposedStrategy, compose
+from stratagem_model_parallel import TensorAxis
+from stratagem_testing.trained import train_each
+from stratagem_testing.workers import RankError
+from tensor_models import Sentences
+
+from stratagem import ConfigError, PrecisionError, RunConfig, StratagemError
+from stratagem.errors import UnknownNameError
+from stratagem.resolve.run import assemble
+
+
+def test_the_same_in_python() -> None:
+    given = compose(TensorAxis(2, sequence_parallel=True), ShardAxis(), timeout_s=5)
+    assert given.composition.described() == "shard=auto+tensor=2"
+    assert given.timeout.total_seconds() == 5
+    by_text = ComposedStrategy("shard+tensor=2", axis_options={"tensor": {"sequence_parallel": True}})
+    assert [vars(axis) for axis in by_text.axes] == [vars(axis) for axis in given.axes]
+
+
+def test_replicas_are_copies_of_shards_on_one_rank_at_least() -> None:
+    assert compose(ReplicateAxis(2), TensorAxis(2)).composition.sizes(4) == {
+        "replicate": 2,
+        "shard": 1,
+        "tensor": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "error", "message"),
+    [
+        ("shard=2+tensr=2", {}, UnknownNameError, "no axis is called 'tensr'; nearest: tensor"),
+        ("shard=2+shard=2", {}, ConfigError, "axis 'shard' is there twice"),
+        ("shard+tensor", {}, ConfigError, "both have the size 'auto', the rest of the ranks"),
+        ("shard=2", {"tensor": {}}, ConfigError, "axis_options has options of 'tensor', which is no axis"),
+        (
+            "shard=2",
+            {"shard": {"size": 3}},
+            ConfigError,
+            "axis 'shard' has no setting 'size'; it has auto_wrap_policy",
+        ),
+        (
+            "tensor=2",
+            {"tensor": {"plan": {}}},
+            ConfigError,
+            "axis 'tensor' has no setting 'plan'; it has parallelize",
+        ),
+        (
+            "tensor=2",
+            {"tensor": {"parallelize": {}, "sequence_parallel": True}},
+            ConfigError,
+            "sequence_parallel belongs to the built-in plans",
+        ),
+    ],
+)
+def test_settings_that_do_not_exist(axes: str, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ComposedStrategy(axes, axis_options=options)
+
+
+def test_precisions_that_an_axis_does_not_have() -> None:
+    with pytest.raises(PrecisionError, match="precision '16-mixed' doesn't work with this strategy"):
+        assemble(
+            RunConfig(strategy="shard=2+tensor=2", accelerator="cpu", devices=4, precision="16-mixed"), {}
+        )
+
+
+def test_a_model_that_an_axis_cannot_split(tmp_path: Path) -> None:
+    """One head among two ranks."""
+    subject = replace(composition("shard=2+tensor=2", 2, None), world_size=4, folder=str(tmp_path))
+    with pytest.raises(RankError) as refused:
+        subject.run(train_each, [Sentences(model="encoder-one", steps=1)])
+    assert isinstance(refused.value.error, StratagemError)
+    assert "num_heads=1, which can't be distributed equally among 2 ranks" in str(refused.value.error)
+
+
+def test_the_plan_shows_who_shares_batches_and_what_is_sent() -> None:
+    run = assemble(RunConfig(strategy="replicate=2+shard=2+tensor=auto", accelerator="cpu", devices=8), {})
+    mesh, data, *axes = run.strategy.describe_run(run)
+    assert mesh == "mesh: replicate 2 × shard 2 × tensor 2, outermost first"
+    assert data == "data: 4 parts; ranks that read the same batches: {0, 1} {2, 3} {4, 5} {6, 7}"
+    assert [line.partition(" send ")[0] for line in axes] == [
+        "replicate: ranks {0, 4} {1, 5} {2, 6} {3, 7}",
+        "shard: ranks {0, 2} {1, 3} {4, 6} {5, 7}",
+        "tensor: ranks {0, 1} {2, 3} {4, 5} {6, 7}",
+    ]
+    run = assemble(RunConfig(strategy="shard=16", accelerator="cpu", devices=16), {})
+    assert run.strategy.describe_run(run)[1] == "data: 16 parts, one for each rank"

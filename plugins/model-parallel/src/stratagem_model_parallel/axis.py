@@ -1,0 +1,109 @@
+"""The axis `tensor`: layers split among the ranks along it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel as from_shards
+
+from stratagem import Prepared
+from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
+from stratagem.sdk.tensors import map_tensors
+from stratagem_model_parallel.blocks import BlockPlan
+from stratagem_model_parallel.mesh import TENSOR
+from stratagem_model_parallel.plan import Plan
+from stratagem_model_parallel.replicas import Replicas
+from stratagem_model_parallel.splitting import SplitSettings, split_layers
+from stratagem_model_parallel.torch_private import is_unawaited
+
+
+class TensorAxis(Axis):
+    """Layers split among the ranks along this axis, which read the same batches.
+
+    Args:
+        size: number of ranks among which each layer is split; "auto" is what the other axes leave.
+        parallelize: what to split and how; as for model_parallel.
+        plans: `BlockPlan`s that go before the built-in ones.
+        sequence_parallel: built-in plans let ranks compute shards of the sequence between attention and
+            feed-forward.
+        loss_parallel: compute cross entropies from shards of the vocabulary, as the last layer gives them.
+
+    Raises:
+        ConfigError: a value that isn't one of those above.
+    """
+
+    name = TENSOR
+    mesh_order = 500
+    setup_order = 100
+    reads_same_batches = True
+    lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
+    # Torch's loss scaler takes gradients of one kind only.
+    precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")
+    sends = "the activations of each split layer in forward, and their gradients in backward (all-reduce)"
+
+    def __init__(
+        self,
+        size: AxisSize = "auto",
+        *,
+        parallelize: Plan = None,
+        plans: Sequence[BlockPlan] = (),
+        sequence_parallel: bool = False,
+        loss_parallel: bool = False,
+    ) -> None:
+        super().__init__(size)
+        self.settings = SplitSettings(parallelize, tuple(plans), sequence_parallel, loss_parallel)
+
+    @classmethod
+    def of(cls, size: AxisSize, settings: SplitSettings) -> TensorAxis:
+        """Return an axis with settings that were checked."""
+        axis = cls(size)
+        axis.settings = settings
+        return axis
+
+    def apply(self, target: AxisTarget) -> AxisSteps:
+        """Split the module's layers."""
+        module = target.request.original_module
+        split_layers(module, self.settings, target.mesh)
+        return TensorSteps(target.mesh, self.settings.loss_parallel)
+
+
+class TensorSteps(AxisSteps):
+    """Brings gradients into the layout of their parameters, and averages those of what all ranks have whole.
+
+    Args:
+        mesh: with a dimension "tensor".
+        loss_parallel: cross entropies are computed from shards of the vocabulary.
+    """
+
+    has_gradients_to_complete = True
+
+    def __init__(self, mesh: DeviceMesh, loss_parallel: bool) -> None:
+        self._mesh, self._loss_parallel = mesh, loss_parallel
+
+    def begin(self, prepared: Prepared) -> None:
+        self._replicas = Replicas(prepared.original_module, self._mesh)
+
+    def computing(self) -> AbstractContextManager[Any]:
+        return from_shards() if self._loss_parallel else nullcontext()
+
+    def map_output(self, output: Any) -> Any:
+        return map_tensors(_whole, output)
+
+    def complete_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._replicas.settle(parameters)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor whose values are there.
+
+    The result of a collective that still continues waits for it before the next operation on it, but not before it
+    is pickled or copied as memory.
+    """
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
+    return tensor.clone() if is_unawaited(tensor) else tensor

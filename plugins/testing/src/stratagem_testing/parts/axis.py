@@ -1,0 +1,188 @@
+"""What every axis is to do, alone and beside each other one that is installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING
+
+from stratagem.errors import UsageError
+from stratagem.sdk.catalogue import load_catalogue
+from stratagem_testing.checks import ConformanceError, NotApplicable, check, expect
+from stratagem_testing.parts.subject import AxisSubject
+from stratagem_testing.workers import RankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stratagem_testing.recipe import Recipe, Trained
+    from stratagem_testing.subject import StrategySubject
+
+COMPOSITION = "composition"
+"""Name of the strategy that composes axes."""
+
+
+@check(world_sizes=(1,))
+def check_declares(subject: AxisSubject) -> None:
+    """It is an Axis whose declarations are complete, under its component's name, and takes a size or "auto"."""
+    from stratagem.sdk.axes import Axis
+    from stratagem.sdk.catalogue import FEATURES
+
+    axis = subject.make(2)
+    expect(isinstance(axis, Axis), f"it is a {type(axis).__name__}, and no Axis")
+    expect(axis.size == 2, f"it was made with 2 ranks, and its size is {axis.size!r}")
+    missing = [
+        name
+        for name in ("name", "mesh_order", "setup_order", "reads_same_batches", "sends")
+        if not hasattr(axis, name)
+    ]
+    expect(not missing, f"it doesn't declare {', '.join(missing)}")
+    if isinstance(subject.part, str):
+        expect(
+            axis.name == subject.part,
+            f"its component is called {subject.part!r}, and its class {axis.name!r}",
+        )
+    expect(len(axis.sends.split()) > 1, f"it says that ranks send {axis.sends!r}, which the plan can't show")
+    expect(
+        axis.lacks <= FEATURES.keys(),
+        f"it lacks {sorted(axis.lacks - FEATURES.keys())}, which are no features",
+    )
+    expect(not axis.excludes.keys() & {axis.name}, "it excludes itself")
+
+
+@check(world_sizes=(2,))
+def check_alone(subject: AxisSubject) -> None:
+    """On two ranks it trains as one process does: losses, weights and outputs, with accumulation and clipping."""
+    from stratagem_testing.trained import expect_parity
+
+    expect_parity(_composed(subject), *_recipes(_composed(subject)))
+
+
+@check(world_sizes=(2,))
+def check_weighs(subject: AxisSubject) -> None:
+    """Losses with weights are divided by those of all ranks; or a sentence refuses them that names the axis."""
+    from stratagem_testing.strategies.weighted_losses import check_weighted_losses
+
+    _or_refused_naming(subject, lambda: check_weighted_losses(_composed(subject)))
+
+
+@check(world_sizes=(2,))
+def check_saves_whole(subject: AxisSubject) -> None:
+    """What it saves is whole: under it and in one process, training continues with the numbers of one process."""
+    from stratagem_testing.subject import StrategySubject
+
+    composed = _composed(subject)
+    (recipe, *_) = _recipes(composed)
+    path = f"{subject.folder}/saved"
+    composed.run(_save, recipe, path)
+    single = StrategySubject("single", world_size=1, folder=subject.folder)
+    for other, how in ((composed, "under the axis"), (single, "in one process")):
+        _expect_continued(other, recipe, other.run(_continue, recipe, path), how)
+
+
+@check(world_sizes=(4,))
+def check_beside_others(subject: AxisSubject) -> None:
+    """Beside each other installed axis it trains as one process; or one sentence refuses it that names both."""
+    others = [each for each in _installed() if each.name != subject.make(2).name]
+    if not others:
+        raise NotApplicable("no other axis is installed")
+    from stratagem_testing.trained import expect_parity
+
+    for other in others:
+        composed = _composed(subject, other)
+        try:
+            expect_parity(composed, *_recipes(composed))
+        except ConformanceError as error:
+            raise ConformanceError(f"beside axis {other.name!r}: {error}") from None
+        except RankError as error:
+            names = (subject.make(2).name, other.name)
+            if not isinstance(error.error, UsageError) or not all(
+                repr(name) in str(error.error) for name in names
+            ):
+                raise
+
+
+def _installed() -> list[AxisSubject]:
+    """Return subjects of all axes that are installed: their own, or what can be made from their names."""
+    from stratagem.sdk.catalogue import imported
+
+    found = []
+    for component in load_catalogue().of_kind("axis"):
+        own = imported(component.conformance) if component.conformance else AxisSubject(component.name)
+        found.append(own)
+    return found
+
+
+def _composed(*subjects: AxisSubject) -> StrategySubject:
+    """Return the composition of two ranks along each axis, as the subject of a strategy."""
+    from stratagem_testing.subject import StrategySubject
+
+    if COMPOSITION not in load_catalogue().names("strategy"):
+        raise NotApplicable("no strategy that composes axes is installed: pip install 'stratagem[mesh]'")
+    axes = [subject.make(2) for subject in subjects]
+    parts = prod(axis.size for axis in axes if not axis.reads_same_batches)
+    return StrategySubject(
+        COMPOSITION,
+        options={"timeout_s": 60, "axes": axes},
+        data_ranks=partial(_parts, parts),
+        world_size=subjects[0].world_size,
+        folder=subjects[0].folder,
+    )
+
+
+def _parts(parts: int, world_size: int) -> int:
+    return parts
+
+
+def _recipes(composed: StrategySubject) -> Sequence[Recipe]:
+    from stratagem_testing.recipe import Recipe
+
+    # A norm that counts something twice or not at all shows where clipping always bites, and a wrong scale where
+    # nothing is clipped.
+    max_norm = 0.05 if "norm_clipping" in composed.features else None
+    return Recipe(steps=10), Recipe(steps=10, accumulate=2, max_norm=max_norm)
+
+
+def _or_refused_naming(subject: AxisSubject, trial: Callable[[], None]) -> None:
+    name = subject.make(2).name
+    try:
+        trial()
+    except NotApplicable as refused:
+        expect(
+            repr(name) in str(refused),
+            f"it is refused by a sentence that doesn't name axis {name!r}: {refused}",
+        )
+
+
+def _save(subject: StrategySubject, recipe: Recipe, path: str) -> None:
+    from stratagem_testing.strategies.consistency import SaveAfter
+    from stratagem_testing.trained import train
+
+    train(subject, recipe, [SaveAfter((_half(recipe),), path)])
+
+
+def _continue(subject: StrategySubject, recipe: Recipe, path: str) -> Trained:
+    from stratagem_testing.trained import train
+
+    return train(subject, recipe, ckpt_path=f"{path}/after-{_half(recipe)}")
+
+
+def _half(recipe: Recipe) -> int:
+    assert recipe.steps is not None
+    return recipe.steps // 2
+
+
+def _expect_continued(subject: StrategySubject, recipe: Recipe, ranks: list[Trained], how: str) -> None:
+    from stratagem_testing.same import expect_same
+    from stratagem_testing.trained import plainly
+
+    plain, half = plainly(recipe, subject.shares()), _half(recipe)
+    whole = [
+        replace(each, losses=[*plain.losses[:half], *each.losses[-half:]], rates=plain.rates)
+        for each in ranks
+    ]
+    try:
+        expect_same(whole, plain, subject.tolerance())
+    except ConformanceError as error:
+        raise ConformanceError(f"continued {how}: {error}") from None
