@@ -25,6 +25,7 @@ ENOUGH = 0.9
 AREAS = ("exact", "lossy", "copies", "checkpoint", "precision", "others")
 PLANTED = (
     "lossy",
+    "wrong_axes",
     "wrong_configuration",
     "wrong_copies",
     "wrong_fidelity",
