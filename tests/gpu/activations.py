@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import gc
 import statistics
-import tempfile
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-import stratagem
-from tests.gpu.loops import Step, plain, silent
+from tests.gpu.loops import Step, plain, silent, trainer
 from tests.gpu.models import batches
 from tests.gpu.setting import Setting, main
 
@@ -79,20 +77,8 @@ def _train(way: str, step: KeptLosses, data: Any) -> None:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     if way in ("plain loop", "plain loop again", "torch.utils.checkpoint"):
         plain(step, data)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        stratagem.Trainer(
-            strategy="single",
-            accelerator=step.on.type,
-            devices=1,
-            precision="bf16-mixed",
-            max_epochs=1,
-            plugins=[way] if way in EXTENSIONS else [],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            logger=False,
-            run_dir=folder,
-        ).fit(step, data)
+    else:
+        trainer(step, data, [way] if way in EXTENSIONS else [])
 
 
 if __name__ == "__main__":

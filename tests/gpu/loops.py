@@ -12,7 +12,7 @@ import logging
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -103,8 +103,8 @@ def runtime(step: Step, data: Data, device: torch.device | None = None) -> None:
     stratagem.Runtime("single", (device or step.on).type, 1, precision="bf16-mixed").launch(loop, quiet=True)
 
 
-def trainer(step: Step, data: Data) -> None:
-    """Train by `Trainer`."""
+def trainer(step: Step, data: Data, plugins: Sequence[str] = ()) -> None:
+    """Train by `Trainer`, with extensions."""
     with tempfile.TemporaryDirectory() as folder:
         stratagem.Trainer(
             strategy="single",
@@ -112,6 +112,7 @@ def trainer(step: Step, data: Data) -> None:
             devices=1,
             precision="bf16-mixed",
             max_epochs=1,
+            plugins=list(plugins),
             enable_checkpointing=False,
             enable_progress_bar=False,
             logger=False,

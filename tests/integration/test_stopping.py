@@ -1,4 +1,4 @@
-"""A loop of one's own that is asked to stop: all ranks save, exit with 75, and go on as if nothing had been."""
+"""Your own training loop that is asked to stop: all ranks save, exit with 75, and later go on as before."""
 
 from __future__ import annotations
 

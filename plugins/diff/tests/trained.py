@@ -51,7 +51,7 @@ class WrongBias(Net):
 
 
 def train(runtime: stratagem.Runtime) -> None:
-    """Train with a loop of one's own."""
+    """Train by a loop without the Trainer."""
     torch.manual_seed(0)
     net = Net()
     module, optimizer = runtime.setup(net, lambda module: torch.optim.AdamW(module.parameters(), lr=net.lr))

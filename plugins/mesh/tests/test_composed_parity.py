@@ -72,7 +72,7 @@ def test_three_axes_equal_one_process(name: str, tmp_path: Path) -> None:
     equals_one_process(EIGHT[name], 8, tmp_path)
 
 
-# Weighted losses in a loop of one's own; batches and weights differ between data ranks ----------------
+# Weighted losses in a loop without the Trainer; batches and weights differ between data ranks ----------
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Counted:
 
 
 def train_counted(subject: StrategySubject, task: Counted) -> dict[str, Tensor]:
-    """Train by a loop of one's own, and return whole weights. Run by every rank."""
+    """Train by your own training loop, and return whole weights. Run by every rank."""
     weights: dict[str, Tensor] = subject.runtime(seed=7).launch(
         _train_counted, task, f"{subject.folder}/weights", quiet=True
     )

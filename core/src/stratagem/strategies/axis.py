@@ -120,7 +120,7 @@ class AxisSteps:
     """Whether `complete_gradients` does something."""
 
     def begin(self, prepared: Prepared) -> None:
-        """Take up a module that all axes have transformed, and its optimizers. Called once, before anything else.
+        """Prepare for a module that all axes have transformed, and its optimizers. Called once, before anything else.
 
         Args:
             prepared: what is going to be trained or evaluated.

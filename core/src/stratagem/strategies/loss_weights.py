@@ -180,7 +180,7 @@ class LossWeights:
     # --------------------------------------------------------------------------------------------
 
     def _begin(self, weight: torch.Tensor | float, is_done: bool) -> None:
-        """Take up that losses have weights. Collective; a rank that doesn't come is noticed by `all_arrive`."""
+        """Expect weights of losses from now on. Collective; a rank that doesn't come is noticed by `all_arrive`."""
         self._prepared.averaged_ranks()  # which refuses
         if not self._data.all_arrive("the first loss with a weight", WAIT_S):
             raise GradientError(

@@ -55,12 +55,10 @@ class Capsule:
 
     @hookimpl(wrapper=True)
     def setup(self, request: SetupRequest) -> Generator[None, Prepared, Prepared]:
-        """Refuse a loop of the user's own, whose steps can't be run again."""
-        from stratagem_trainer import Module
-
-        if request.loop.training and not isinstance(request.original_module, Module):
+        """Refuse a training loop without a trainer, whose steps can't be run again."""
+        if request.loop.training and not getattr(request.original_module, "has_trainer", False):
             raise CapsuleError(
-                "capsules keep the steps of a Trainer, and this run has a training loop of its own with Runtime: "
+                "capsules keep the steps of a Trainer, and this is your own training loop with Runtime: "
                 "leave `capsule` out, or train by `stratagem fit` or Trainer"
             )
         return (yield)

@@ -1,4 +1,4 @@
-"""`record`: two lines in a program of one's own that record its training."""
+"""`record`: two lines in your own program that record its training."""
 
 from __future__ import annotations
 

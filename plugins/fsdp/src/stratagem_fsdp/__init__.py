@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from stratagem_fsdp.axes import ReplicateAxis, ShardAxis
     from stratagem_fsdp.options import mixed_precision
     from stratagem_fsdp.prepared import FSDPPrepared
-    from stratagem_fsdp.sharding import Sharded, inside, move_the_rest
+    from stratagem_fsdp.sharding import Sharded, move_the_rest
     from stratagem_fsdp.strategy import FSDPStrategy
     from stratagem_fsdp.unit_prepared import UnitPrepared
     from stratagem_fsdp.units import shard_units, sharded_units
@@ -22,7 +22,6 @@ __all__ = [
     "ShardAxis",
     "Sharded",
     "UnitPrepared",
-    "inside",
     "mixed_precision",
     "move_the_rest",
     "shard_units",
@@ -36,7 +35,7 @@ if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
             ".axes": "ReplicateAxis ShardAxis",
             ".options": "mixed_precision",
             ".prepared": "FSDPPrepared",
-            ".sharding": "Sharded inside move_the_rest",
+            ".sharding": "Sharded move_the_rest",
             ".strategy": "FSDPStrategy",
             ".unit_prepared": "UnitPrepared",
             ".units": "shard_units sharded_units",

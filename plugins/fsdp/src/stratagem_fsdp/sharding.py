@@ -23,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from stratagem import ConfigError
 from stratagem_fsdp import options
+from stratagem_fsdp.units import outermost_of
 
 if TYPE_CHECKING:
     from stratagem_sharding.deferred_init import Construction
@@ -93,9 +94,7 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
     has_meta = any(tensor.is_meta for tensor in (*root.parameters(), *root.buffers()))
     if not has_meta:
         request.precision.convert_module(root)
-    outermost = (
-        {root} if not by_hand else set(modules) - {inner for unit in modules for inner in inside(unit)}
-    )
+    outermost = outermost_of(modules) if by_hand else {root}
     done: set[nn.Module] = set()
     for module in [*modules, root]:
         materializer.fill(module, done)
@@ -155,8 +154,3 @@ def move_the_rest(request: SetupRequest) -> tuple[nn.Parameter, ...]:
             if buffer is not None:
                 own_buffers(module)[name] = buffer.to(request.device)
     return tuple(whole)
-
-
-def inside(unit: nn.Module) -> list[nn.Module]:
-    """Return the modules below `unit`."""
-    return list(unit.modules())[1:]

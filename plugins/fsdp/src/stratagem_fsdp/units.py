@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,7 +43,7 @@ def shard_units(
     if by_hand:
         candidates += callable_children(original_module)
     units = units_among(original_module, candidates)
-    outermost = _outermost(units) if by_hand else {root}
+    outermost = outermost_of(units) if by_hand else {root}
     done: set[nn.Module] = set()
     for module in [*units, root]:
         fill_unit(module)
@@ -64,8 +64,14 @@ def shard_units(
 def sharded_units(root: nn.Module) -> tuple[tuple[FSDPModule, ...], tuple[FSDPModule, ...]]:
     """Return the units of a module that was sharded, inner ones first, and those that aren't in another one."""
     units = tuple(module for module in _inner_first(root, set()) if isinstance(module, FSDPModule))
-    outermost = _outermost(units)
+    outermost = outermost_of(units)
     return units, tuple(unit for unit in units if unit in outermost)
+
+
+def outermost_of(units: Iterable[nn.Module]) -> set[nn.Module]:
+    """Return those that aren't within another one."""
+    units = set(units)
+    return units - {inner for unit in units for inner in list(unit.modules())[1:]}
 
 
 def _inner_first(module: nn.Module, seen: set[nn.Module]) -> list[nn.Module]:
@@ -73,10 +79,6 @@ def _inner_first(module: nn.Module, seen: set[nn.Module]) -> list[nn.Module]:
         return []
     seen.add(module)
     return [*(each for child in module.children() for each in _inner_first(child, seen)), module]
-
-
-def _outermost(units: Any) -> set[nn.Module]:
-    return set(units) - {inner for unit in units for inner in list(unit.modules())[1:]}
 
 
 def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
