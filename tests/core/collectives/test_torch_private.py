@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
 
 from stratagem.collectives import torch_private as private
 
@@ -36,3 +38,29 @@ def test_a_group_tells_where_it_reduces(store):
     assert private.is_on(dist.group.WORLD, cpu)
     assert not private.is_on(dist.group.WORLD, torch.device("meta"))
     assert private.backend_on(dist.group.WORLD, cpu) == "gloo"
+
+
+def test_operations_on_former_meshes_are_forgotten(tmp_path):
+    """A mesh that equals a former one has other process groups, and torch's cache has the former mesh."""
+
+    def mesh_of_a_result():
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        mesh = DeviceMesh("cpu", [0], mesh_dim_names=("tensor",))
+        tensor = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
+        return mesh, (tensor + tensor).device_mesh
+
+    private.forget_meshes()
+    try:
+        first, of_result = mesh_of_a_result()
+        assert of_result is first
+    finally:
+        dist.destroy_process_group()
+    (tmp_path / "store").unlink()
+    private.forget_meshes()
+    try:
+        second, of_result = mesh_of_a_result()
+        assert second == first
+        assert of_result is second
+    finally:
+        dist.destroy_process_group()

@@ -1,10 +1,7 @@
 """Torch still has what every strategy uses of its private names, with the same meaning."""
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
 
 from stratagem.strategies import torch_private as private
 
@@ -55,29 +52,3 @@ def test_tensors_of_any_kind_are_multiplied_in_place():
     tensors.append(torch.ones(2, 2).to_sparse())
     private.multiply_(tensors, torch.tensor(0.5, dtype=torch.float64))
     assert all(bool((tensor.to_dense() == 0.5).all()) for tensor in tensors)
-
-
-def test_operations_on_former_meshes_are_forgotten(tmp_path):
-    """A mesh that equals a former one has other process groups, and torch's cache has the former mesh."""
-
-    def mesh_of_a_result():
-        store = dist.FileStore(str(tmp_path / "store"), 1)
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        mesh = DeviceMesh("cpu", [0], mesh_dim_names=("tensor",))
-        tensor = DTensor.from_local(torch.ones(2), mesh, [Replicate()])
-        return mesh, (tensor + tensor).device_mesh
-
-    private.forget_meshes()
-    try:
-        first, of_result = mesh_of_a_result()
-        assert of_result is first
-    finally:
-        dist.destroy_process_group()
-    (tmp_path / "store").unlink()
-    private.forget_meshes()
-    try:
-        second, of_result = mesh_of_a_result()
-        assert second == first
-        assert of_result is second
-    finally:
-        dist.destroy_process_group()

@@ -15,7 +15,7 @@ from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
 from stratagem.collectives.proof import require_own_ranks
 from stratagem.collectives.store import meet
-from stratagem.collectives.torch_private import backend_on, is_on
+from stratagem.collectives.torch_private import backend_on, forget_meshes, is_on
 from stratagem.errors import CollectiveError, CombinationError
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class ProcessGroupCollectives(GroupCollectives):
             time.sleep(0.02)
         finally:
             self._group = self._data = self._mesh = None
+            forget_meshes()
             dist.destroy_process_group()
 
 

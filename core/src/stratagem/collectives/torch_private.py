@@ -5,6 +5,8 @@ tests/core/collectives/test_torch_private.py fails when torch changes one, or ha
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -34,3 +36,19 @@ def backend_on(group: Any, device: torch.device) -> str:
     """Return what a group uses on a kind of device, as "gloo", where `dist.get_backend` has one for all of them."""
     name: str = group._get_backend(device).name()
     return name
+
+
+def forget_meshes() -> None:
+    """Drop what torch remembers of operations on DTensors: the meshes of their results, and so process groups.
+
+    Meshes of one shape and name are equal to torch, and the groups of a mesh whose run has ended are closed. An
+    operation in the next run would be sent through them. Torch has no public way to clear the cache.
+
+    To be called in the process that opened the groups. In one that was forked from it, a group that goes waits
+    forever for threads that it doesn't have there.
+    """
+    debug = sys.modules.get("torch.distributed.tensor.debug")
+    if debug is None and "torch.distributed.tensor" in sys.modules:
+        debug = import_module("torch.distributed.tensor.debug")
+    if debug is not None:
+        debug._clear_sharding_prop_cache()

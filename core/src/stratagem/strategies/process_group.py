@@ -92,9 +92,6 @@ class ProcessGroupStrategy(ParallelStrategy):
         import torch
         from torch.distributed.device_mesh import DeviceMesh
 
-        from stratagem.strategies.torch_private import forget_meshes
-
-        forget_meshes()
         ranks = torch.arange(prod(shape)).view(*shape)
         groups = [self.open_group(ranks_along(shape, [dim])) for dim in range(len(shape))]
         return DeviceMesh.from_group(groups, device_type, mesh=ranks.tolist(), mesh_dim_names=tuple(names))

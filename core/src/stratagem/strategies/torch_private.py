@@ -5,9 +5,7 @@ tests/core/strategies/test_torch_private.py fails when torch changes one, or has
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -34,19 +32,6 @@ def operation_name(function: Callable[..., Any]) -> str:
         owner: Any = getattr(function, "__self__", None)
         return f"{name.strip('_')} {getattr(owner, '__name__', '')}"
     return name
-
-
-def forget_meshes() -> None:
-    """Drop what torch remembers of operations on DTensors: the meshes of their results, and so process groups.
-
-    Meshes of one shape and name are equal to torch, and the groups of a mesh whose run has ended are closed. An
-    operation in the next run would be sent through them. Torch has no public way to clear the cache.
-    """
-    debug = sys.modules.get("torch.distributed.tensor.debug")
-    if debug is None and "torch.distributed.tensor" in sys.modules:
-        debug = import_module("torch.distributed.tensor.debug")
-    if debug is not None:
-        debug._clear_sharding_prop_cache()
 
 
 def multiply_(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:

@@ -81,6 +81,10 @@ class ElasticLauncher(Launcher):
         if forked:
             environ = {**os.environ, **self.plan.environ}
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
+            from stratagem.sdk.collectives import forget_meshes  # it imports torch
+
+            # Ranks would let go of this process's groups, of whose threads they have none.
+            forget_meshes()
         require_endpoint(self.plan)
         if self.plan.log_dir is not None:
             from stratagem_launch.logs import refuse_unwritable  # it imports torch
