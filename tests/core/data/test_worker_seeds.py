@@ -103,7 +103,9 @@ def test_epochs_ranks_and_runs_draw_differently() -> None:
     assert torch.equal(drawn(0, 0), first)
 
     def drawn_by_rank(collectives: Collectives) -> torch.Tensor:
-        own = TrainData(DataLoader(Augmented(), BATCH, num_workers=1), collectives=collectives, seed=0)
+        # Ranks are threads here: a forked worker inherits the locks that the other one holds.
+        made = DataLoader(Augmented(), BATCH, num_workers=1, multiprocessing_context="spawn")
+        own = TrainData(made, collectives=collectives, seed=0)
         return torch.cat(list(own.epoch(0)))[:, 1:]
 
     of_0, of_1 = on_threads(2, drawn_by_rank)

@@ -116,8 +116,8 @@ class AxisSteps:
     Parameters and gradients of modules that other axes split are DTensors within them.
     """
 
-    has_gradients_to_complete: ClassVar[bool] = False
-    """Whether `complete_gradients` does something."""
+    has_gradients_to_complete: bool = False
+    """Whether `complete_gradients` is called: not where a mesh has one rank along the axis, say."""
 
     def begin(self, prepared: Prepared) -> None:
         """Prepare for a module that all axes have transformed, and its optimizers. Called once, before anything else.

@@ -49,7 +49,7 @@ class ComposedPrepared(FSDPPrepared):
         super().__init__(request, sharded)
         has_shards = any(isinstance(each, DTensor) for each in self.original_module.parameters())
         self.leaves_module_sharded = has_shards and self._world_size > 1
-        self._completes = any(each.has_gradients_to_complete for each in self._axis_steps)
+        self._completing = [each for each in self._axis_steps if each.has_gradients_to_complete]
         self._completed: set[int] = set()
         _PREPARED[next(_NUMBERS)] = self
         for each in self._axis_steps:
@@ -75,8 +75,8 @@ class ComposedPrepared(FSDPPrepared):
 
     def _set_aside(self) -> tuple[list[int], list[tuple[nn.Parameter, torch.Tensor]]]:
         """Take away gradients that a step left: new ones may not be added in place to those of another layout."""
-        if not self._completes:
-            return [], []  # the user's code may hold the gradients' memory
+        if not self._completing:
+            return [], []  # what the user's code holds of the gradients' memory has to stay theirs
         kept = [
             (parameter, parameter.grad)
             for index in self._completed
@@ -113,7 +113,7 @@ class ComposedPrepared(FSDPPrepared):
         if index not in self._completed:
             self._completed.add(index)
             with on_shards():
-                for each in self._axis_steps:
+                for each in self._completing:
                     each.complete_gradients(self._parameters[index])
 
     def _average_whole(self) -> None:

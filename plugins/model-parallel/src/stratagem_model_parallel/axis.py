@@ -80,10 +80,9 @@ class TensorSteps(AxisSteps):
         loss_parallel: cross entropies are computed from shards of the vocabulary.
     """
 
-    has_gradients_to_complete = True
-
     def __init__(self, mesh: DeviceMesh, loss_parallel: bool) -> None:
         self._mesh, self._loss_parallel = mesh, loss_parallel
+        self.has_gradients_to_complete = mesh[TENSOR].size() > 1
 
     def begin(self, prepared: Prepared) -> None:
         self._replicas = Replicas(prepared.original_module, self._mesh)

@@ -46,8 +46,6 @@ class Replicas:
         Raises:
             ConfigError: they differ by more than rounding: such a parameter acts on a part of the activations.
         """
-        if self._size == 1:
-            return
         for parameter in parameters:
             grad: Any = parameter.grad
             if (
