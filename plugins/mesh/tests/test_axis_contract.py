@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stratagem_model_parallel.conformance import AXIS_SUBJECT
+from stratagem_model_parallel.conformance import AXIS_SUBJECT, CONTEXT_AXIS_SUBJECT
 from stratagem_testing import AxisContract, AxisSubject
 from wrong_axes import CopiesAxis
 
@@ -26,6 +26,12 @@ class TestTensor(AxisContract):
     @pytest.fixture
     def subject(self) -> AxisSubject:
         return AXIS_SUBJECT
+
+
+class TestContext(AxisContract):
+    @pytest.fixture
+    def subject(self) -> AxisSubject:
+        return CONTEXT_AXIS_SUBJECT
 
 
 class TestOneThatIsNotOurs(AxisContract):

@@ -21,12 +21,26 @@ from torch.nn import functional as F
 TOLERANCE = 1e-6
 TIED = below_net({**TENSOR, "tokens": "rowwise", "head": "colwise_gathered"})
 
+SEQUENCES = {"parallelize": {"net.blocks.*": "block"}}
+
 FOUR = {
     "shard=2+tensor=2": composition("shard=2+tensor=2", 2, TIED),
     "replicate=2+tensor=2": composition("replicate=2+tensor=2", 2, TIED),
     "replicate=2+shard=2": composition("replicate=2+shard=2", 4),
+    "shard=2+context=2": composition("shard=2+context=2", 2, context=SEQUENCES),
+    "replicate=2+context=2": composition(
+        "replicate=2+context=2", 2, context={**SEQUENCES, "attention": "ring"}
+    ),
+    "context=2+tensor=2": composition("context=2+tensor=2", 1, TIED, context=SEQUENCES),
 }
-EIGHT = {"replicate=2+shard=2+tensor=2": composition("replicate=2+shard=2+tensor=2", 4, TIED)}
+EIGHT = {
+    "replicate=2+shard=2+tensor=2": composition("replicate=2+shard=2+tensor=2", 4, TIED),
+    "replicate=2+shard=2+context=2": composition("replicate=2+shard=2+context=2", 4, context=SEQUENCES),
+    "replicate=2+context=2+tensor=2": composition(
+        "replicate=2+context=2+tensor=2", 2, TIED, context=SEQUENCES
+    ),
+    "shard=2+context=2+tensor=2": composition("shard=2+context=2+tensor=2", 2, TIED, context=SEQUENCES),
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,21 @@ def test_two_axes_equal_one_process(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EIGHT)
 def test_three_axes_equal_one_process(name: str, tmp_path: Path) -> None:
     equals_one_process(EIGHT[name], 8, tmp_path)
+
+
+ENCODERS = {
+    "context=2+tensor=2": composition("context=2+tensor=2", 1, None, context={}),
+    "shard=2+context=2": composition("shard=2+context=2", 2, context={}),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_built_in_plans_cut_sequences_and_layers(name: str, tmp_path: Path) -> None:
+    trying = replace(ENCODERS[name], world_size=4, folder=str(tmp_path))
+    recipe = Sentences(model="encoder-last", max_norm=0.1, steps=4)
+    expect_same(
+        [each for (each,) in trying.run(train_each, [recipe])], plainly(recipe, trying.shares()), TOLERANCE
+    )
 
 
 # Weighted losses in a loop without the Trainer; batches and weights differ between data ranks ----------
@@ -161,4 +190,6 @@ def own_loop(subject: StrategySubject) -> StrategySubject:
     axis_options = dict(subject.options["axis_options"])
     if "tensor" in axis_options:
         axis_options["tensor"] = {"parallelize": TENSOR}
+    if "context" in axis_options:
+        axis_options["context"] = {**axis_options["context"], "parallelize": {"blocks.*": "block"}}
     return replace(subject, options={**subject.options, "axis_options": axis_options})

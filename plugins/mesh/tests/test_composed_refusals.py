@@ -10,12 +10,12 @@ import pytest
 from mesh_subjects import composition
 from stratagem_fsdp import ReplicateAxis, ShardAxis
 from stratagem_mesh import ComposedStrategy, compose
-from stratagem_model_parallel import TensorAxis
+from stratagem_model_parallel import ContextAxis, TensorAxis
 from stratagem_testing.trained import train_each
 from stratagem_testing.workers import RankError
-from tensor_models import Sentences
+from tensor_models import SEQUENCE, Sentences, below_net
 
-from stratagem import ConfigError, PrecisionError, RunConfig, StratagemError
+from stratagem import CombinationError, ConfigError, PrecisionError, RunConfig, StratagemError
 from stratagem.errors import UnknownNameError
 from stratagem.resolve.run import assemble
 
@@ -82,6 +82,24 @@ def test_a_model_that_an_axis_cannot_split(tmp_path: Path) -> None:
         subject.run(train_each, [Sentences(model="encoder-one", steps=1)])
     assert isinstance(refused.value.error, StratagemError)
     assert "num_heads=1, which can't be distributed equally among 2 ranks" in str(refused.value.error)
+
+
+def test_sequences_that_two_axes_cut(tmp_path: Path) -> None:
+    """A plan whose styles cut sequences before the blocks: shards of shards would attend to each other."""
+    blocks = {"parallelize": {"net.blocks.*": "block"}}
+    subject = composition("context=2+tensor=2", 1, below_net(SEQUENCE), context=blocks)
+    with pytest.raises(RankError) as refused:
+        replace(subject, world_size=4, folder=str(tmp_path)).run(train_each, [Sentences(steps=1)])
+    assert isinstance(refused.value.error, ConfigError)
+    assert "'net.blocks.0' got activations that axis 'tensor' has in shards" in str(refused.value.error)
+
+
+def test_sequence_parallel_with_cut_sequences() -> None:
+    axes = compose(ContextAxis(2), TensorAxis(2, sequence_parallel=True))
+    with pytest.raises(
+        CombinationError, match="sequence_parallel=True can't be composed with axis 'context'"
+    ):
+        assemble(RunConfig(strategy=axes, accelerator="cpu", devices=4), {})
 
 
 def test_the_plan_shows_who_shares_batches_and_what_is_sent() -> None:

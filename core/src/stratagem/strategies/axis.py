@@ -16,6 +16,8 @@ from stratagem.errors import CombinationError, ConfigError
 from stratagem.plugin.axis_choice import AxisSize, check_axis_size
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
@@ -108,6 +110,8 @@ class AxisTarget:
     fill_unit: Callable[[nn.Module], None]
     """Give a module its values, outside of modules in it that were filled: rank 0's, or those that it was made with.
     Collective. What no axis fills is filled after the last one."""
+    closing: ExitStack
+    """Unwound at the end of the run: takes what undoes a change to the user's module, or to the process."""
 
 
 class AxisSteps:

@@ -14,6 +14,8 @@ from stratagem_sharding.module_snapshot import ModuleSnapshot
 from stratagem.sdk.axes import Axis, AxisSteps, AxisTarget
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -27,6 +29,7 @@ def apply_axes(
     sizes: Mapping[str, int],
     construction: Construction | None,
     sync_module_states: bool,
+    closing: ExitStack,
 ) -> tuple[Sharded, list[AxisSteps]]:
     """Transform `request.module` in place, axis by axis. Collective.
 
@@ -37,6 +40,7 @@ def apply_axes(
         sizes: of the axes by name.
         construction: how the module was constructed, if on "meta".
         sync_module_states: start from rank 0's values.
+        closing: unwound at the end of the run.
 
     Returns:
         Which of its modules are sharded, and what each axis does in each step, in the order in which they were
@@ -49,7 +53,7 @@ def apply_axes(
         refill = Refill(original_module, request.left_shards, request.collectives.world_size)
     source = refill or Materializer(root, construction, None, sync_module_states, request.collectives)
     filling = _Filling(Filler(root, source, request.precision))
-    target = AxisTarget(request, mesh, sizes, filling.fill)
+    target = AxisTarget(request, mesh, sizes, filling.fill, closing)
     steps = [axis.apply(target) for axis in sorted(axes, key=lambda axis: (axis.setup_order, axis.name))]
     filling.fill(root)
     if refill is not None:

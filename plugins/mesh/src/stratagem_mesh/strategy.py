@@ -123,6 +123,7 @@ class ComposedStrategy(DeferringStrategy):
             sizes,
             construction,
             self.sync_module_states,
+            self.session.closing,
         )
         several = [axis for axis in self.composition.axes if sizes[axis.name] > 1]
         return ComposedPrepared(request, sharded, several, steps)

@@ -9,6 +9,7 @@ from stratagem.sdk.lazy import lazy_names
 if TYPE_CHECKING:
     from stratagem_model_parallel.axis import TensorAxis
     from stratagem_model_parallel.blocks import BlockPlan
+    from stratagem_model_parallel.context.axis import ContextAxis
     from stratagem_model_parallel.context.live import sum_over_sequence
     from stratagem_model_parallel.context.plan import ContextPlan
     from stratagem_model_parallel.context.strategy import ContextParallelStrategy
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockPlan",
+    "ContextAxis",
     "ContextParallelStrategy",
     "ContextPlan",
     "ModelParallelStrategy",
@@ -29,6 +31,7 @@ if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
         {
             ".axis": "TensorAxis",
             ".blocks": "BlockPlan",
+            ".context.axis": "ContextAxis",
             ".context.live": "sum_over_sequence",
             ".context.plan": "ContextPlan",
             ".context.strategy": "ContextParallelStrategy",

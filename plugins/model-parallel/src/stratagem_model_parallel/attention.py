@@ -82,7 +82,7 @@ def _attend(
         q, k, v, mask, module.dropout if module.training else 0.0, is_causal=is_causal and mask is None
     )
     attended = attended.transpose(1, 2).flatten(2)
-    return module.out_proj(attended if module.batch_first else attended.transpose(0, 1)), None
+    return module.out_proj(attended if module.batch_first else attended.transpose(0, 1).contiguous()), None
 
 
 def _projected(module: Any, x: torch.Tensor, mesh: DeviceMesh, before: Any) -> torch.Tensor:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel as from_shards
 
-from stratagem import Prepared
+from stratagem import CombinationError, Prepared
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
 from stratagem.sdk.tensors import map_tensors
 from stratagem_model_parallel.blocks import BlockPlan
+from stratagem_model_parallel.context.ranks import CONTEXT
 from stratagem_model_parallel.mesh import TENSOR
 from stratagem_model_parallel.plan import Plan
 from stratagem_model_parallel.replicas import Replicas
 from stratagem_model_parallel.splitting import SplitSettings, split_layers
 from stratagem_model_parallel.torch_private import is_unawaited
+
+if TYPE_CHECKING:
+    from stratagem.sdk.runs import Run
 
 
 class TensorAxis(Axis):
@@ -64,6 +68,14 @@ class TensorAxis(Axis):
         axis = cls(size)
         axis.settings = settings
         return axis
+
+    def check_run(self, sizes: Mapping[str, int], run: Run) -> None:
+        """Refuse to cut sequences that another axis cuts."""
+        if self.settings.sequence_parallel and sizes.get(CONTEXT, 1) > 1:
+            raise CombinationError(
+                f"axis {self.name!r} with sequence_parallel=True can't be composed with axis {CONTEXT!r}: both "
+                "cut sequences: leave sequence_parallel out"
+            )
 
     def apply(self, target: AxisTarget) -> AxisSteps:
         """Split the module's layers."""

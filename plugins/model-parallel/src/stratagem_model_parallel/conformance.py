@@ -69,7 +69,9 @@ def shards_of_batches(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
         if known is not None:
             inputs[name] = known.inputs_of(layer)
             inside.update(layer.modules())
-        elif type(layer) is nn.Linear and not (layer in inside or hasattr(layer, _MARK) or _has_hooks(layer)):
+        elif type(layer) is nn.Linear and not (
+            layer in inside or hasattr(layer, _MARK) or was_distributed(layer) or _has_hooks(layer)
+        ):
             setattr(layer, _MARK, True)
             _cut_batches(layer)
     return inputs
@@ -97,6 +99,9 @@ def _cut_batches(layer: nn.Module) -> None:
 
     layer.register_forward_pre_hook(before)
     layer.register_forward_hook(after)
+
+
+CONTEXT_AXIS_SUBJECT = AxisSubject("context", options={"parallelize": shards_of_batches})
 
 
 CONTEXT_SUBJECT = StrategySubject(

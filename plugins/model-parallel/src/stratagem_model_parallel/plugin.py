@@ -9,7 +9,7 @@ from stratagem import Capabilities, Component, hookimpl
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """The strategies `model_parallel` and `context_parallel`, and the axis `tensor`."""
+    """The strategies `model_parallel` and `context_parallel`, and the axes `tensor` and `context`."""
     return [
         Component(
             "axis",
@@ -17,6 +17,13 @@ def stratagem_components() -> Sequence[Component]:
             "stratagem_model_parallel.axis:TensorAxis",
             "layers split among ranks that read the same batches (tensor and sequence parallel)",
             conformance="stratagem_model_parallel.conformance:AXIS_SUBJECT",
+        ),
+        Component(
+            "axis",
+            "context",
+            "stratagem_model_parallel.context.axis:ContextAxis",
+            "long sequences cut among ranks that read the same batches (Ulysses, ring attention)",
+            conformance="stratagem_model_parallel.conformance:CONTEXT_AXIS_SUBJECT",
         ),
         Component(
             "strategy",

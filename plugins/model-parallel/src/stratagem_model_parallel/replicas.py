@@ -22,6 +22,22 @@ FAR = 0.02
 """Gradients that differ by more than this part of their norm aren't the same but for rounding."""
 
 
+def is_same(tensor: torch.Tensor, group: Any) -> bool:
+    """Whether all ranks of a group have the same values, but for rounding. Collective."""
+    sizes = torch.tensor([tensor.numel(), -tensor.numel()], device=tensor.device)
+    dist.all_reduce(sizes, dist.ReduceOp.MAX, group)
+    if sizes[0] != -sizes[1]:
+        return False
+    values = tensor.detach().float()
+    mean = values.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    apart = torch.stack([(values - mean).norm(), mean.norm()])
+    dist.all_reduce(apart, dist.ReduceOp.MAX, group)
+    far, norm = apart.tolist()
+    return bool(far <= FAR * norm + 1e-6)
+
+
 class Replicas:
     """Settles gradients before they are clipped or used.
 

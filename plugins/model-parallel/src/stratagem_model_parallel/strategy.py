@@ -129,7 +129,9 @@ class ModelParallelStrategy(DeferringStrategy):
             ),
             TensorAxis.of(sizes[TENSOR], self._split_settings()),
         ]
-        sharded, steps = apply_axes(request, axes, mesh, sizes, construction, self.sync_module_states)
+        sharded, steps = apply_axes(
+            request, axes, mesh, sizes, construction, self.sync_module_states, self.session.closing
+        )
         return ModelParallelPrepared(request, sharded, axes, steps)
 
     def _split_settings(self) -> SplitSettings:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from stratagem import ConfigError
 from stratagem.sdk.tensors import leaves_in, map_tensors
@@ -17,6 +18,7 @@ from stratagem_model_parallel.blocks import rows_of
 from stratagem_model_parallel.context.plan import Block
 from stratagem_model_parallel.context.ranks import SequenceRanks
 from stratagem_model_parallel.context.region import Attention, SequenceRegion
+from stratagem_model_parallel.replicas import is_same
 from stratagem_model_parallel.torch_private import is_compiled, is_in_backward
 
 FEWEST = 2
@@ -24,7 +26,7 @@ FEWEST = 2
 
 
 def cut_blocks(
-    root: nn.Module, blocks: Sequence[Block], ranks: SequenceRanks, attention: Attention
+    root: nn.Module, blocks: Sequence[Block], ranks: SequenceRanks, attention: Attention, tensor: Any = None
 ) -> list[Any]:
     """Let `blocks` compute on shards of the sequence from now on. Not collective, but forwards are.
 
@@ -33,6 +35,7 @@ def cut_blocks(
         blocks: of it. Those that follow one another in a ModuleList or Sequential pass shards on.
         ranks: among which the sequences are cut.
         attention: computes attention among them.
+        tensor: the group of ranks among which layers are split, if any: all of them have the same activations.
 
     Returns:
         Handles, whose `remove` undoes it.
@@ -53,7 +56,7 @@ def cut_blocks(
         _refuse_hooks(block)
     handles: list[Any] = []
     for row in rows_of(root, list(by_module), (nn.ModuleList, nn.Sequential)):
-        state = _Row(repr(by_module[row[0]].name))
+        state = _Row(repr(by_module[row[0]].name), tensor)
         for module in dict.fromkeys(row):
             hooks = _Hooks(by_module[module], state, module is row[0], module is row[-1], ranks, attention)
             before = module.register_forward_pre_hook(_plain(hooks.before), with_kwargs=True)
@@ -76,15 +79,27 @@ def _refuse_hooks(block: Block) -> None:
 class _Row:
     """Blocks in a row. Sequences are cut from the first one's beginning to the last one's end."""
 
-    def __init__(self, first: str) -> None:
+    def __init__(self, first: str, tensor: Any) -> None:
         self.first, self.is_cut = first, False
+        self._tensor, self._is_checked = tensor, tensor is None
+
+    def refuse_shards(self, activations: torch.Tensor) -> None:
+        """Refuse activations that axis `tensor` has cut, at the first call. Collective over its ranks."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        if isinstance(activations, DTensor) or not is_same(activations, self._tensor):
+            raise ConfigError(
+                f"{self.first} got activations that axis 'tensor' has in shards, and axis 'context' is "
+                "to cut them, too: leave styles for sequences out of the plan for axis 'tensor'"
+            )
 
     def refuse_cut(self, grad: torch.Tensor) -> None:
         """Refuse a backward from outputs that are still cut."""
         if self.is_cut:
             raise ConfigError(
                 f"the forward that began with {self.first} ended before the last block in its row, so that outputs "
-                "were shards of the sequence: call all blocks of the row, or give context_parallel a plan of those "
+                "were shards of the sequence: call all blocks of the row, or give a plan of those "
                 "that are called each time"
             )
 
@@ -104,7 +119,7 @@ class _Hooks:
         module = block.module
         if type(module).__name__ == "OptimizedModule" or is_compiled(module):
             raise ConfigError(
-                f"{block.name!r} is compiled, and context_parallel can't have its sequences cut then: take "
+                f"{block.name!r} is compiled, and context parallelism can't have its sequences cut then: take "
                 "torch.compile away"
             )
         self._name, self._row, self._is_first, self._is_last = repr(block.name), row, is_first, is_last
@@ -126,7 +141,7 @@ class _Hooks:
         activations = given.get(self._activations)
         if not isinstance(activations, torch.Tensor):
             raise ConfigError(
-                f"{self._name} was called without {self._activations!r}, whose sequences context_parallel is to cut"
+                f"{self._name} was called without {self._activations!r}, whose sequences are to be cut"
             )
         if not (self._row.is_cut or self._is_first or is_in_backward()):
             raise ConfigError(
@@ -139,6 +154,7 @@ class _Hooks:
             if name in given and name != self._activations
         }
         if self._is_first:
+            self._row.refuse_shards(activations)
             activations = self._ranks.shard(activations, self._dims[self._activations], self._fewest)
             changed[self._activations] = activations
             if not is_in_backward():
@@ -172,7 +188,7 @@ class _Hooks:
         if len(tensors) != 1 or tensors[0].dim() <= dim or tensors[0].shape[dim] != length:
             shapes = ", ".join(str(tuple(each.shape)) for each in tensors) or "none"
             raise ConfigError(
-                f"{self._name} returned tensors of shapes {shapes}, and context_parallel takes blocks that return "
+                f"{self._name} returned tensors of shapes {shapes}, and context parallelism takes blocks that return "
                 f"their activations alone, with the sequence's {length} tokens of this rank in dimension {dim}: "
                 "return nothing else, or leave the block out of the plan"
             )

@@ -30,7 +30,7 @@ def refuse_unfit(
     shapes = [tuple(each.shape) for each in (query, key, value)]
     if any(len(shape) != 4 for shape in shapes) or len({(shape[0], shape[2]) for shape in shapes}) > 1:
         raise DataError(
-            f"context_parallel does attention among the tokens of a sequence, as (batch, heads, tokens, width), and "
+            f"attention on shards is among the tokens of one sequence, as (batch, heads, tokens, width), and "
             f"got queries, keys and values of {', '.join(map(str, shapes))}: leave blocks with cross attention, or "
             "with keys kept from before, out of the plan"
         )

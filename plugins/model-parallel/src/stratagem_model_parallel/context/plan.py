@@ -73,9 +73,9 @@ def blocks_of(root: nn.Module, plan: Plan, plans: Sequence[ContextPlan], mesh: D
 
     Args:
         root: the user's module, whose names a plan uses.
-        plan: of the strategy; when None, the module's own `parallelize(mesh)`, and without one `plans`.
+        plan: of the strategy or axis; when None, the module's own `parallelize(mesh)`, and without one `plans`.
         plans: kinds of blocks, the first that fits.
-        mesh: ("data", "context").
+        mesh: with a dimension "context".
 
     Raises:
         ConfigError: a plan isn't one, names no module, or nothing is found.
@@ -107,7 +107,7 @@ def _styled(style: Any, name: str, module: nn.Module) -> Block:
     if style in ("block", "tokenwise"):
         return Block(name, module, ACTIVATIONS, attends=style == "block")
     raise ConfigError(
-        f'the plan gives {name!r} the style {style!r}: under context_parallel give "block" for what has attention, '
+        f'the plan gives {name!r} the style {style!r}: where sequences are cut give "block" for what has attention, '
         '"tokenwise" for what treats each token separately, or for a block a dict of its forward\'s arguments and '
         'their dimension that is the sequence, as {"hidden_states": 1, "position_embeddings": 1}'
     )

@@ -52,8 +52,8 @@ class SequenceRanks:
         if whole % self.size or whole < fewest * self.size:
             few = f", at least {fewest * self.size}" if fewest > 1 else ""
             raise DataError(
-                f"context_parallel cuts sequences in {self.size} equal shards, and this one has {whole} tokens: pad "
-                f"them to a multiple of {self.size}{few}, or choose another context_parallel_size"
+                f"sequences are cut in {self.size} equal shards, and this one has {whole} tokens: pad "
+                f"them to a multiple of {self.size}{few}, or cut them among another number of ranks"
             )
         return whole // self.size
 
@@ -67,7 +67,7 @@ class SequenceRanks:
         """
         if x.is_nested:
             raise DataError(
-                "context_parallel cuts sequences of one length, and got a nested tensor: construct "
+                "context parallelism cuts sequences of one length, and got a nested tensor: construct "
                 "torch.nn.TransformerEncoder with enable_nested_tensor=False"
             )
         length = self.length(x.shape[dim], fewest)

@@ -88,8 +88,7 @@ class SequenceRegion(TorchFunctionMode):
     ) -> torch.Tensor:
         if self._attention is None:
             raise ConfigError(
-                f'{self._name} calls attention, and was given to context_parallel as "tokenwise": give it the style '
-                '"block"'
+                f'{self._name} calls attention, and its plan has it as "tokenwise": give it the style "block"'
             )
         if saved_tensor_hooks() != self._saved or torch.is_grad_enabled() != self._grad:
             raise ConfigError(
@@ -128,7 +127,7 @@ class SequenceRegion(TorchFunctionMode):
         is_self = query is key and key is value and query.dim() == 3
         if not is_self or in_proj_weight is None or need_weights or bias_k is not None or add_zero_attn:
             raise ConfigError(
-                f"a MultiheadAttention within {self._name} does what context_parallel can't: it takes batches, "
+                f"a MultiheadAttention within {self._name} does what context parallelism can't: it takes batches, "
                 "attends within one sequence, and has no attention weights: call it as (x, x, x, "
                 "need_weights=False), without add_bias_kv, add_zero_attn, kdim and vdim"
             )

@@ -42,7 +42,7 @@ def ulysses(
     if heads % size:
         raise DataError(
             f'attention="ulysses" gives each rank some of the heads, and {heads} can\'t be distributed equally among '
-            f'{size} ranks: choose attention="ring", or a context_parallel_size that divides {heads}'
+            f'{size} ranks: choose attention="ring", or a number of ranks that divides {heads}'
         )
     key, value = (_shareable(each, heads, size) for each in (key, value))
     query, key, value = (_to_heads(each, ranks) for each in (query, key, value))

@@ -1,0 +1,94 @@
+"""The axis `context`: long sequences whose shards the ranks along it compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
+
+from stratagem import ConfigError
+from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
+from stratagem_model_parallel.context.cutting import cut_blocks
+from stratagem_model_parallel.context.live import sequences_cut_among
+from stratagem_model_parallel.context.plan import BUILT_IN, ContextPlan, Plan, blocks_of
+from stratagem_model_parallel.context.ranks import CONTEXT, SequenceRanks
+from stratagem_model_parallel.context.region import ATTENTIONS
+from stratagem_model_parallel.kinds import local
+from stratagem_model_parallel.mesh import TENSOR
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ContextAxis(Axis):
+    """Sequences in shards along this axis, whose ranks read the same batches; attention sees them whole.
+
+    Args:
+        size: number of ranks among which each sequence is cut; "auto" is what the other axes leave.
+        attention: "ulysses" or "ring"; as for context_parallel.
+        parallelize: which modules compute on shards; as for context_parallel.
+        plans: `ContextPlan`s that go before the built-in ones.
+
+    Raises:
+        ConfigError: a value that isn't one of those above.
+    """
+
+    name = CONTEXT
+    mesh_order = 400
+    # Hooks that cut sequences come before those that gather a block's parameters.
+    setup_order = 200
+    reads_same_batches = True
+    lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
+    sends = (
+        "keys, values and the ends of cut sequences in forward and backward; all gradients before each step"
+    )
+
+    def __init__(
+        self,
+        size: AxisSize = "auto",
+        *,
+        attention: Literal["ulysses", "ring"] = "ulysses",
+        parallelize: Plan = None,
+        plans: Sequence[ContextPlan] = (),
+    ) -> None:
+        super().__init__(size)
+        if attention not in ATTENTIONS:
+            raise ConfigError(f"attention={attention!r} must be one of {', '.join(ATTENTIONS)}")
+        self.attention = attention
+        self.parallelize = parallelize
+        self.plans = tuple(plans)
+
+    def apply(self, target: AxisTarget) -> AxisSteps:
+        """Cut sequences before the module's blocks, and put them together after these."""
+        ranks, root = SequenceRanks.of(target.mesh), target.request.original_module
+        if ranks.size > 1 or isinstance(self.parallelize, Mapping):
+            blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), target.mesh)
+            if ranks.size > 1:
+                tensor = target.mesh.get_group(TENSOR) if target.sizes.get(TENSOR, 1) > 1 else None
+                for handle in cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention], tensor):
+                    target.closing.callback(handle.remove)
+        target.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
+        return ContextSteps(ranks, target.request.device)
+
+
+class ContextSteps(AxisSteps):
+    """Averages gradients, of which each rank has the part that comes from its shards.
+
+    Args:
+        ranks: among which sequences are cut.
+        device: of messages.
+    """
+
+    def __init__(self, ranks: SequenceRanks, device: torch.device) -> None:
+        self._ranks, self._device = ranks, device
+        self.has_gradients_to_complete = ranks.size > 1
+
+    def complete_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
+        trained = [each for each in parameters if each.requires_grad]
+        has_one = [parameter.grad is not None for parameter in trained]
+        gradients: list[Any] = gradients_of_any(trained, has_one, self._device, self._ranks.group)
+        for flat in flattened_buckets(local(each) for each in gradients):
+            dist.all_reduce(flat, group=self._ranks.group)
+            flat.div_(self._ranks.size)
