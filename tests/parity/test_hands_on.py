@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stratagem_model_parallel.conformance import whatever_can_be
 
 from tests.parity.hands_on_open import OPEN, why_open
 from tests.parity.hands_on_rows import OF_REPLACED, ROWS
@@ -110,6 +111,13 @@ def test_each_loop_is_equal_or_refused(strategy: str, devices: int) -> None:
     wrong = [each for name, each in outcomes.items() if not each.is_right and not why_open(name, strategy)]
     assert [str(each) for each in wrong] == []
     assert sum(each.verdict == "equal" for each in outcomes.values()) > len(ROWS) / 4
+
+
+@pytest.mark.long
+def test_two_modules_under_two_axes() -> None:
+    options = {"axes": "shard=2+tensor=2", "axis_options": {"tensor": {"parallelize": whatever_can_be}}}
+    outcomes = run_rows("composition", ["two_modules", "fake_of_one_forward"], devices=4, options=options)
+    assert {each.verdict for each in outcomes.values()} == {"equal"}, [str(each) for each in outcomes.values()]
 
 
 @pytest.mark.long

@@ -117,6 +117,25 @@ def test_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
     assert "in training_step" in caught.value.traceback
 
 
+class FailsInBackward(Line):
+    """On rank 1 alone, while rank 0 waits for its gradients."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        if torch.distributed.get_rank() == 1:
+            loss.register_hook(self.refuse)
+        return loss
+
+    def refuse(self, gradient: torch.Tensor) -> None:
+        raise ValueError("this gradient is cursed")
+
+
+def test_a_rank_that_raises_in_backward_does_not_wait_for_the_others() -> None:
+    strategy = FSDPStrategy(start_method="fork", timeout_s=60)
+    with pytest.raises(stratagem.WorkerError, match=r"rank 1 .*this gradient is cursed"):
+        trainer(2, strategy).fit(FailsInBackward())
+
+
 def test_what_is_moot_is_said_once_in_one_sentence() -> None:
     strategy = FSDPStrategy(
         backward_prefetch=BackwardPrefetch.BACKWARD_POST,

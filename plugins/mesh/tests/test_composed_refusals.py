@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from stratagem_mesh import ComposedStrategy, compose
 from stratagem_model_parallel import ContextAxis, TensorAxis
 from stratagem_testing.trained import train_each
 from stratagem_testing.workers import RankError
-from tensor_models import SEQUENCE, Sentences, below_net
+from tensor_models import SEQUENCE, VOCABULARY, Sentences, below_net
+from torch import Tensor, nn
 
 from stratagem import CombinationError, ConfigError, PrecisionError, RunConfig, StratagemError
 from stratagem.errors import UnknownNameError
@@ -82,6 +83,25 @@ def test_a_model_that_an_axis_cannot_split(tmp_path: Path) -> None:
         subject.run(train_each, [Sentences(model="encoder-one", steps=1)])
     assert isinstance(refused.value.error, StratagemError)
     assert "num_heads=1, which can't be distributed equally among 2 ranks" in str(refused.value.error)
+
+
+@dataclass(frozen=True)
+class OneOutput(Sentences):
+    """The last layer has one output, and only some ranks have a part of it."""
+
+    def net(self) -> nn.Module:
+        return nn.Sequential(super().net(), nn.Linear(VOCABULARY, 1))
+
+    def loss(self, net: nn.Module, batch: Any) -> Tensor:
+        return net(batch[0]).square().mean()
+
+
+def test_layers_of_which_some_ranks_have_nothing(tmp_path: Path) -> None:
+    subject = composition("shard=2+tensor=2", 2, {"net.1": "colwise_gathered"})
+    with pytest.raises(RankError) as refused:
+        replace(subject, world_size=4, folder=str(tmp_path)).run(train_each, [OneOutput(steps=1)])
+    assert isinstance(refused.value.error, ConfigError)
+    assert "'net.1.weight' of shape (1, 16) is split among 2 ranks" in str(refused.value.error)
 
 
 def test_sequences_that_two_axes_cut(tmp_path: Path) -> None:

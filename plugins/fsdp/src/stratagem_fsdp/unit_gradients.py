@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from stratagem_sharding.whole_tensors import KEPT_GRADIENT
+from stratagem_sharding.whole_tensors import KEPT_GRADIENT, on_shards
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -237,6 +237,7 @@ class UnitGradients:
         if not is_in_backward() and any(map(has_unfinished_backward, self._roots)):
             self.abandon(in_backward=True)
 
+    @on_shards()  # an exception may be this rank's alone, so nothing here may wait for other ranks
     def abandon(self, in_backward: bool) -> None:
         """Give up the forward or backward that an exception has ended, on all ranks alike."""
         kept = self._kept()

@@ -10,7 +10,9 @@ from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
 from stratagem_sharding.wrap_policy import Policy, callable_children, modules_named, units_among
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 
+from stratagem import ConfigError
 from stratagem.sdk.tensors import map_tensors
 from stratagem_fsdp.options import mixed_precision
 from stratagem_fsdp.torch_private import is_view
@@ -36,8 +38,13 @@ def shard_units(
         mesh: (shards,), or (replicas, shards); None where parameters aren't sharded.
         fill_unit: gives a module its values, outside of modules in it that were filled.
         auto_wrap_policy: which modules are units; as for fsdp.
+
+    Raises:
+        ConfigError: a parameter was split so that some ranks have nothing of it.
     """
     root, original_module = request.module, request.original_module
+    if mesh is not None:
+        _refuse_empty_parts(original_module)
     by_hand = request.loop.manual and request.loop.training
     candidates = modules_named(original_module, auto_wrap_policy)
     if by_hand:
@@ -59,6 +66,19 @@ def shard_units(
                 ignored_params={each for each in module.parameters() if each.dim() == 0 or not each.numel()},
             )
         done.add(module)
+
+
+def _refuse_empty_parts(module: nn.Module) -> None:
+    """Refuse what `fully_shard` can't reduce in backward, on all ranks alike."""
+    for name, parameter in module.named_parameters():
+        if not isinstance(parameter, DTensor):
+            continue
+        for placement, parts in zip(parameter.placements, parameter.device_mesh.shape):
+            if isinstance(placement, Shard) and 0 < parameter.shape[placement.dim] < parts:
+                raise ConfigError(
+                    f"parameter {name!r} of shape {tuple(parameter.shape)} is split among {parts} ranks, of which some "
+                    "have nothing of it, and can't be sharded as well: leave its layer out of the plan"
+                )
 
 
 def sharded_units(root: nn.Module) -> tuple[tuple[FSDPModule, ...], tuple[FSDPModule, ...]]:

@@ -14,6 +14,7 @@ from stratagem_model_parallel.blocks import split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.context.live import live_ranks
 from stratagem_model_parallel.context.plan import BUILT_IN as KNOWN_BLOCKS
+from stratagem_model_parallel.mesh import TENSOR
 from stratagem_model_parallel.torch_private import was_distributed
 
 
@@ -27,7 +28,7 @@ def whatever_can_be(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
     for name, layer in module.named_modules():
         if was_distributed(layer) or _is_looked_into(module, name):
             continue
-        if type(layer) is nn.Linear:
+        if type(layer) is nn.Linear and layer.out_features >= mesh[TENSOR].size():
             plan[name] = "colwise_gathered"
         elif type(layer) is nn.Embedding:
             plan[name] = "rowwise"
