@@ -76,7 +76,7 @@ def _refuse_empty_parts(module: nn.Module) -> None:
         for placement, parts in zip(parameter.placements, parameter.device_mesh.shape):
             if isinstance(placement, Shard) and 0 < parameter.shape[placement.dim] < parts:
                 raise ConfigError(
-                    f"parameter {name!r} of shape {tuple(parameter.shape)} is split among {parts} ranks, of which some "
+                    f"parameter {name!r} of shape {tuple(parameter.shape)} is split among {parts} ranks, and some "
                     "have nothing of it, and can't be sharded as well: leave its layer out of the plan"
                 )
 
