@@ -117,7 +117,9 @@ def test_each_loop_is_equal_or_refused(strategy: str, devices: int) -> None:
 def test_two_modules_under_two_axes() -> None:
     options = {"axes": "shard=2+tensor=2", "axis_options": {"tensor": {"parallelize": whatever_can_be}}}
     outcomes = run_rows("composition", ["two_modules", "fake_of_one_forward"], devices=4, options=options)
-    assert {each.verdict for each in outcomes.values()} == {"equal"}, [str(each) for each in outcomes.values()]
+    assert {each.verdict for each in outcomes.values()} == {"equal"}, [
+        str(each) for each in outcomes.values()
+    ]
 
 
 @pytest.mark.long
