@@ -14,6 +14,7 @@ from stratagem_model_parallel.mesh import mesh_shape
 def test_declares_its_strategies() -> None:
     found = {component.name: component.load() for component in plugin.stratagem_components()}
     assert found.pop("tensor") is stratagem_model_parallel.TensorAxis
+    assert found.pop("context") is stratagem_model_parallel.ContextAxis
     assert found == {
         "model_parallel": stratagem_model_parallel.ModelParallelStrategy,
         "context_parallel": stratagem_model_parallel.ContextParallelStrategy,
@@ -29,6 +30,7 @@ def test_declaring_imports_no_torch() -> None:
 def test_the_package_has_only_its_public_names() -> None:
     assert stratagem_model_parallel.__all__ == [
         "BlockPlan",
+        "ContextAxis",
         "ContextParallelStrategy",
         "ContextPlan",
         "ModelParallelStrategy",
