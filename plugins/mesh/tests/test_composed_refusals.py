@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from mesh_subjects import composition
 from stratagem_fsdp import ReplicateAxis, ShardAxis
 from stratagem_mesh import ComposedStrategy, compose
@@ -16,7 +17,7 @@ from stratagem_testing.workers import RankError
 from tensor_models import SEQUENCE, VOCABULARY, Sentences, below_net
 from torch import Tensor, nn
 
-from stratagem import CombinationError, ConfigError, PrecisionError, RunConfig, StratagemError
+from stratagem import CombinationError, ConfigError, PrecisionError, RunConfig, Runtime, StratagemError
 from stratagem.errors import UnknownNameError
 from stratagem.resolve.run import assemble
 
@@ -112,6 +113,17 @@ def test_sequences_that_two_axes_cut(tmp_path: Path) -> None:
         replace(subject, world_size=4, folder=str(tmp_path)).run(train_each, [Sentences(steps=1)])
     assert isinstance(refused.value.error, ConfigError)
     assert "'net.blocks.0' got activations that axis 'tensor' has in shards" in str(refused.value.error)
+
+
+def step_once(runtime: Any) -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+
+def test_own_loops_under_cut_sequences() -> None:
+    runtime = Runtime(compose(ContextAxis(2), start_method="fork"), "cpu", 2)
+    with pytest.raises(CombinationError, match="and not those that your own training loop or manual"):
+        runtime.launch(step_once, quiet=True)
 
 
 def test_sequence_parallel_with_cut_sequences() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 
-from stratagem import ConfigError
+from stratagem import CombinationError, ConfigError, Prepared
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
 from stratagem_model_parallel.context.cutting import cut_blocks
 from stratagem_model_parallel.context.live import sequences_cut_among
@@ -33,6 +33,7 @@ class ContextAxis(Axis):
 
     Raises:
         ConfigError: a value that isn't one of those above.
+        CombinationError: in `apply`, for your own training loop or manual optimization.
     """
 
     name = CONTEXT
@@ -41,9 +42,7 @@ class ContextAxis(Axis):
     setup_order = 200
     reads_same_batches = True
     lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
-    sends = (
-        "keys, values and the ends of cut sequences in forward and backward; all gradients before each step"
-    )
+    sends = "keys, values and the ends of cut sequences in forward and backward; all gradients after backward"
 
     def __init__(
         self,
@@ -62,7 +61,16 @@ class ContextAxis(Axis):
 
     def apply(self, target: AxisTarget) -> AxisSteps:
         """Cut sequences before the module's blocks, and put them together after these."""
-        ranks, root = SequenceRanks.of(target.mesh), target.request.original_module
+        request = target.request
+        # What an own loop sets up without an optimizer may be trained, too.
+        is_own_loop = request.steps is None or (request.loop.manual and request.loop.training)
+        if is_own_loop and target.sizes[self.name] > 1:
+            raise CombinationError(
+                f"axis {self.name!r} averages the gradients of each backward, and not those that your own "
+                "training loop or manual optimization may get by torch.autograd.grad: let the Trainer step the "
+                "optimizers, or choose the strategy context_parallel"
+            )
+        ranks, root = SequenceRanks.of(target.mesh), request.original_module
         if ranks.size > 1 or isinstance(self.parallelize, Mapping):
             blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), target.mesh)
             if ranks.size > 1:
@@ -70,7 +78,7 @@ class ContextAxis(Axis):
                 for handle in cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention], tensor):
                     target.closing.callback(handle.remove)
         target.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
-        return ContextSteps(ranks, target.request.device)
+        return ContextSteps(ranks, request.device)
 
 
 class ContextSteps(AxisSteps):
@@ -83,12 +91,21 @@ class ContextSteps(AxisSteps):
 
     def __init__(self, ranks: SequenceRanks, device: torch.device) -> None:
         self._ranks, self._device = ranks, device
-        self.has_gradients_to_complete = ranks.size > 1
+        self._parameters: list[torch.Tensor] = []
 
-    def complete_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
-        trained = [each for each in parameters if each.requires_grad]
+    def begin(self, prepared: Prepared) -> None:
+        self._parameters = list(prepared.original_module.parameters())
+
+    def after_backward(self) -> None:
+        """Average. What is equal on all ranks stays as it is, so that gradients may accumulate over several calls."""
+        if self._ranks.size == 1:
+            return
+        trained = [each for each in self._parameters if each.requires_grad]
         has_one = [parameter.grad is not None for parameter in trained]
         gradients: list[Any] = gradients_of_any(trained, has_one, self._device, self._ranks.group)
         for flat in flattened_buckets(local(each) for each in gradients):
             dist.all_reduce(flat, group=self._ranks.group)
             flat.div_(self._ranks.size)
+
+    def release(self) -> None:
+        self._parameters.clear()
