@@ -81,7 +81,7 @@ class UnitPrepared(Prepared):
         self._collectives = request.collectives
         self.rank_buffers = rank_buffers
         self._micro_batch = 0
-        self._reduces, self._unreduced = True, False
+        self.reduces, self._unreduced = True, False
         self._shards = [each for each in self.original_module.parameters() if isinstance(each, DTensor)]
         self.mirror = ShardMirror(sharded.units, freed, self.original_module)
         self.order = GatherOrder(
@@ -108,7 +108,7 @@ class UnitPrepared(Prepared):
         if output is None:
             if self._world_size > 1:
                 expect_none_everywhere(self._collectives, self._micro_batch, self.strategy_name)
-            if self._reduces and self._unreduced:
+            if self.reduces and self._unreduced:
                 for root in self.sharded.roots:
                     reduce_kept_gradients(root)
                 self._unreduced = False
@@ -120,8 +120,8 @@ class UnitPrepared(Prepared):
         with self.explaining(), self.recovering(in_backward=True):
             super().backward(loss, **kwargs)
         self.gradients.note_backward()
-        self._unreduced = not self._reduces and bool(self.sharded.roots)
-        if self._reduces and self._world_size > 1:
+        self._unreduced = not self.reduces and bool(self.sharded.roots)
+        if self.reduces and self._world_size > 1:
             self._average_whole()
             self.order.end_backward(self._shards)
 
@@ -228,9 +228,9 @@ class UnitPrepared(Prepared):
                 )
 
     def set_reduces(self, reduces: bool) -> None:
-        if reduces == self._reduces:
+        if reduces == self.reduces:
             return  # torch's setter goes through all modules
-        self._reduces = reduces
+        self.reduces = reduces
         for root in self.sharded.roots:
             root.set_requires_gradient_sync(reduces)
 

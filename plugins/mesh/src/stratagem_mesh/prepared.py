@@ -70,7 +70,7 @@ class ComposedPrepared(FSDPPrepared):
         kept = [each._set_aside() for each in reached]
         with self._computing():
             super().backward(loss, **kwargs)
-            if not self._reduces:
+            if not self.reduces:
                 self._average_whole()  # module hooks may read gradients of an accumulation window, too
         for each, (completed, gradients) in zip(reached, kept):
             each._add_back(completed, gradients)
