@@ -126,7 +126,7 @@ def train_plainly(
     """
     torch.manual_seed(SEED)
     cast = _casting(recipe.precision)
-    net = cast(recipe.net() if net is None else net).train()
+    net = prepared_net(recipe) if net is None else cast(net).train()
     optimizers = recipe.stepped_by(net, replaced)
     loop = ReferenceLoop(
         optimizers,
@@ -169,6 +169,12 @@ def train_plainly(
         outputs=outputs,
         rates=loop.rates,
     )
+
+
+def prepared_net(recipe: Recipe) -> nn.Module:
+    """Return a recipe's net in the dtype in which plain torch trains it."""
+    net: nn.Module = _casting(recipe.precision)(recipe.net())
+    return net.train()
 
 
 def windows(recipe: Recipe, epoch: int, shares: int) -> Iterator[list[Any]]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from stratagem_testing.checks import ConformanceError
+from stratagem_testing.first_difference import naming_first_difference
 from stratagem_testing.recipe import Recipe, Trained, train_plainly
 from stratagem_testing.record import Recorder, gather_whole
 from stratagem_testing.reference import rates_of
@@ -179,8 +180,31 @@ def expect_parity(subject: StrategySubject, *recipes: Recipe, factor: float = 1.
     by_rank = subject.run(train_each, recipes)
     for index, recipe in enumerate(recipes):
         ranks = [trained[index] for trained in by_rank]
-        with naming(recipe if len(recipes) > 1 else None):
-            expect_same(ranks, plainly_for(subject, recipe), subject.tolerance(recipe.precision) * factor)
+        expect_plain(subject, ranks, recipe, factor=factor)
+
+
+def expect_plain(
+    subject: StrategySubject,
+    ranks: Sequence[Trained],
+    recipe: Recipe,
+    *,
+    factor: float = 1.0,
+    plain: Recipe | None = None,
+    train: Callable[..., Trained] = train,
+) -> None:
+    """Expect that ranks trained what plain torch trains. A failure says where the two differ first.
+
+    Args:
+        subject: the strategy.
+        ranks: what each rank's training came to.
+        recipe: what they trained.
+        factor: on the tolerance, where an optimizer magnifies the rounding of sums.
+        plain: what plain torch trains; the recipe by default.
+        train: `train(subject, recipe, callbacks)` trained it; run by every rank.
+    """
+    plain = plain or recipe
+    with naming_first_difference(subject, recipe, plain, train), naming(recipe):
+        expect_same(ranks, plainly_for(subject, plain), subject.tolerance(recipe.precision) * factor)
 
 
 def expect_parity_or_refusal(subject: StrategySubject, recipe: Recipe, refusal: type[Exception]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,8 @@ from torch.optim import Optimizer
 
 from stratagem_testing.checks import check
 from stratagem_testing.recipe import Recipe, Trained
-from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule, naming, plainly_for, train
+from stratagem_testing.trained import RecipeModule, expect_plain, train
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,11 @@ class _Changed(RecipeModule):
             _change(self.net, self.trainer.optimizers[0], self.global_step)
 
 
+_train = partial(train, module_class=_Changed)
+
+
 def _train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:
-    return [train(subject, recipe, module_class=_Changed) for recipe in recipes]
+    return [_train(subject, recipe) for recipe in recipes]
 
 
 @check(needs=["changes_between_steps"])
@@ -82,6 +85,5 @@ def check_changes_between_steps(subject: StrategySubject) -> None:
     recipes = (_Changing(), _Changing(accumulate=2))
     by_rank = subject.run(_train_each, recipes)
     for index, recipe in enumerate(recipes):
-        alone = plainly_for(subject, replace(recipe, by_hand=True))
-        with naming(recipe):
-            expect_same([trained[index] for trained in by_rank], alone, subject.tolerance())
+        ranks = [trained[index] for trained in by_rank]
+        expect_plain(subject, ranks, recipe, plain=replace(recipe, by_hand=True), train=_train)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,8 @@ from torch.optim import Optimizer
 
 from stratagem_testing.checks import check
 from stratagem_testing.recipe import Recipe, Trained
-from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import RecipeModule, naming, plainly_for, train
+from stratagem_testing.trained import RecipeModule, expect_plain, train
 
 _MAX_NORM = 0.05
 
@@ -66,8 +66,11 @@ class _Hooked(RecipeModule):
         optimizer.zero_grad(set_to_none=False)
 
 
+_train = partial(train, module_class=_Hooked)
+
+
 def _train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:
-    return [train(subject, recipe, module_class=_Hooked) for recipe in recipes]
+    return [_train(subject, recipe) for recipe in recipes]
 
 
 @check(needs=["optimizer_hooks", "norm_clipping"])
@@ -76,6 +79,5 @@ def check_optimizer_hooks(subject: StrategySubject) -> None:
     recipes = (_WarmUp(), _WarmUp(accumulate=2))
     by_rank = subject.run(_train_each, recipes)
     for index, recipe in enumerate(recipes):
-        alone = plainly_for(subject, replace(recipe, by_hand=True))
-        with naming(recipe):
-            expect_same([trained[index] for trained in by_rank], alone, subject.tolerance())
+        ranks = [trained[index] for trained in by_rank]
+        expect_plain(subject, ranks, recipe, plain=replace(recipe, by_hand=True), train=_train)

@@ -16,9 +16,8 @@ from stratagem.errors import CombinationError
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Trained
 from stratagem_testing.reference import Schedule
-from stratagem_testing.same import expect_same
 from stratagem_testing.subject import StrategySubject
-from stratagem_testing.trained import expect_parity, naming, plainly_for, train
+from stratagem_testing.trained import expect_parity, expect_plain, naming, train
 
 _KINDS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2),
@@ -107,15 +106,15 @@ def check_whole_optimizers(subject: StrategySubject) -> None:
     by_rank = subject.run(_train_or_refuse, recipes)
     for index, recipe in enumerate(recipes):
         ranks = [results[index] for results in by_rank]
+        trained = [result for result in ranks if isinstance(result, Trained)]
+        if len(trained) == len(ranks):
+            expect_plain(subject, trained, recipe, factor=50)
+            continue
         with naming(recipe):
-            if any(isinstance(result, str) for result in ranks):
-                expect(
-                    all(isinstance(result, str) and recipe.kind in result for result in ranks),
-                    f"it was refused on some ranks only, or not by its name: {ranks}",
-                )
-                continue
-            trained = [result for result in ranks if isinstance(result, Trained)]
-            expect_same(trained, plainly_for(subject, recipe), 50 * subject.tolerance())
+            expect(
+                all(isinstance(result, str) and recipe.kind in result for result in ranks),
+                f"it was refused on some ranks only, or not by its name: {ranks}",
+            )
 
 
 @dataclass(frozen=True)

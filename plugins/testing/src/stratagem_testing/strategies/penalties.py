@@ -13,9 +13,8 @@ from torch.nn import functional as F
 from stratagem.errors import StratagemError
 from stratagem_testing.checks import check, expect
 from stratagem_testing.recipe import Recipe, Trained
-from stratagem_testing.same import expect_same
 from stratagem_testing.subject import SEED, StrategySubject
-from stratagem_testing.trained import naming, plainly_for, train
+from stratagem_testing.trained import expect_plain, naming, train
 
 
 class _Blocks(nn.Module):
@@ -92,15 +91,13 @@ def results_of(subject: StrategySubject, kinds: Sequence[str] = KINDS) -> dict[s
     refusals = {}
     for index, recipe in enumerate(recipes):
         ranks = [results[index] for results in by_rank]
+        trained = [result for result in ranks if isinstance(result, Trained)]
+        if len(trained) == len(ranks):
+            expect_plain(subject, trained, recipe)
+            continue
         with naming(recipe):
-            if any(isinstance(result, str) for result in ranks):
-                expect(
-                    all(isinstance(result, str) for result in ranks), f"refused on some ranks only: {ranks}"
-                )
-                refusals[recipe.kind] = str(ranks[0])
-                continue
-            trained = [result for result in ranks if isinstance(result, Trained)]
-            expect_same(trained, plainly_for(subject, recipe), subject.tolerance())
+            expect(not trained, f"refused on some ranks only: {ranks}")
+        refusals[recipe.kind] = str(ranks[0])
     return refusals
 
 

@@ -1,0 +1,112 @@
+"""What `stratagem diff` says of a recipe that a strategy trains to other numbers than one process does."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stratagem_diff import RecordOptions, compare, record, sentence
+from stratagem_diff.causes import likely_causes
+from stratagem_diff.recorder import Recorder
+from stratagem_trainer.callbacks.base import Callback
+
+from stratagem.errors import StratagemError
+from stratagem_testing.checks import ConformanceError
+from stratagem_testing.recipe import Recipe, prepared_net, train_plainly
+from stratagem_testing.workers import RankError, shared_workers
+
+if TYPE_CHECKING:
+    from stratagem_trainer.module.module import Module
+    from stratagem_trainer.trainer import Trainer
+    from torch.optim import Optimizer
+
+    from stratagem_testing.subject import StrategySubject
+
+STEPS = 20
+"""Optimizer steps that are recorded."""
+
+
+class Recording(Callback):
+    """Records the training of a recipe's net on this rank.
+
+    Args:
+        folder: of the record, the same on all ranks.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._recorder: Recorder | None = None
+
+    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
+        collectives = trainer.runtime.session.collectives
+        self._recorder = Recorder(
+            self._folder, RecordOptions(STEPS), rank=collectives.rank, world_size=collectives.world_size
+        )
+        self._recorder.watch(module.get_submodule("net"))
+
+    def on_train_end(self, trainer: Trainer, module: Module) -> None:
+        assert self._recorder is not None
+        self._recorder.close()
+
+
+@contextmanager
+def naming_first_difference(
+    subject: StrategySubject, recipe: Recipe, plain: Recipe, train: Callable[..., Any]
+) -> Iterator[None]:
+    """Let a failure end with the first place where two trainings differ.
+
+    Args:
+        subject: the strategy.
+        recipe: what it trained.
+        plain: what plain torch trained.
+        train: `train(subject, recipe, callbacks)` trains under the strategy; run by every rank.
+    """
+    try:
+        yield
+    except ConformanceError as error:
+        found = first_difference(subject, recipe, plain, train)
+        raise ConformanceError(f"{error}. Recorded in another run: {found}") from None
+
+
+def first_difference(
+    subject: StrategySubject, recipe: Recipe, plain: Recipe, train: Callable[..., Any]
+) -> str:
+    """Train again under the strategy and in plain torch, and say where the two differ first.
+
+    Args:
+        subject: the strategy.
+        recipe: what it trains.
+        plain: what plain torch trains.
+        train: `train(subject, recipe, callbacks)` trains under the strategy; run by every rank.
+
+    Returns:
+        The sentence of `stratagem diff`, and the likely cause; or why the strategy can't be recorded.
+    """
+    with tempfile.TemporaryDirectory(prefix="stratagem-records-") as folder:
+        theirs, rounding, ours = (str(Path(folder, name)) for name in ("plain", "rounding", "strategy"))
+        try:
+            subject.run(train, recipe, [Recording(ours)])
+            for path in (theirs, rounding):
+                shared_workers().run(
+                    1, _record_plainly, plain, subject.shares(), subject.optimizer, path, path == rounding
+                )
+            found = compare(theirs, ours, [rounding])
+        except (RankError, StratagemError) as error:
+            return f"stratagem diff can't say where the difference begins: {error}"
+        causes = [f"Likely: {cause.rstrip('.')}." for cause in likely_causes(found)[:1]]
+        return " ".join([sentence(found), *causes])
+
+
+def _record_plainly(
+    recipe: Recipe,
+    shares: int,
+    replaced: Callable[[Optimizer], Optimizer] | None,
+    folder: str,
+    rounding: bool,
+) -> None:
+    net = prepared_net(recipe)
+    with record(net, None, folder, steps=STEPS, rounding=rounding):
+        train_plainly(recipe, shares, net, replaced)

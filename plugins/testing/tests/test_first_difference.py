@@ -1,0 +1,57 @@
+"""A failed comparison with plain torch names the first module or tensor that differs."""
+
+from __future__ import annotations
+
+import pytest
+from averaging import Averaging
+from planting import faults_of
+from stratagem_testing import StrategySubject
+from stratagem_testing.first_difference import first_difference
+from stratagem_testing.recipe import Recipe
+from stratagem_testing.trained import train
+from wrong_strategies import StepsWithoutALoss  # noqa: F401  # plants its faults
+
+FAULTS = {fault.name: fault for fault in faults_of("exact")}
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "AveragesTwice",
+            "the gradients of all 4 parameters, first '0.weight', differ on all ranks: B's are",
+        ),
+        ("KeepsTheLastMicroBatch", "Likely: about 1 of 2 micro-batches missing"),
+        ("KeepsTheRate", "Step 4: parameter '0.weight' differs after its update"),
+        ("FillsTheLastBatch", "Step 3: the batches differ on all ranks: A has 14 samples and B 16"),
+        ("StepsWithoutALoss", "Step 3: the optimizer's 'momentum_buffer' of parameter '0.weight' differs"),
+    ],
+)
+def test_a_failure_ends_with_the_first_place_that_differs(fault: str, words: str) -> None:
+    outcome = FAULTS[fault].run_check()
+    assert outcome.verdict == "failed"
+    _, _, ending = outcome.reason.partition(". Recorded in another run: ")
+    assert words in ending, outcome.reason
+
+
+def test_a_right_strategy_has_no_difference() -> None:
+    subject = StrategySubject(Averaging, world_size=2)
+    assert first_difference(subject, Recipe(steps=3), Recipe(steps=3), train).startswith("The runs agree")
+
+
+def test_another_recipe_is_found_by_its_first_difference() -> None:
+    subject = StrategySubject(Averaging, world_size=2)
+    found = first_difference(subject, Recipe(max_norm=0.05, steps=3), Recipe(steps=3), train)
+    assert found.startswith(
+        "Step 1: the gradients of all 4 parameters, first '0.weight', differ on all ranks"
+    )
+
+
+def fails(*_: object) -> None:
+    raise ValueError("the engine has no such thing")
+
+
+def test_a_strategy_that_fails_in_the_other_run_says_so() -> None:
+    found = first_difference(StrategySubject(Averaging, world_size=2), Recipe(), Recipe(), fails)
+    assert found.startswith("stratagem diff can't say where the difference begins: ")
+    assert "the engine has no such thing" in found
