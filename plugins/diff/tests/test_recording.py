@@ -81,6 +81,34 @@ def test_another_dropout_is_named_by_its_module(tmp_path: Path) -> None:
     assert (found.first.place.kind, found.first.place.name) == ("output", "2")
 
 
+def train_with_average(folder: Path, decay: float | None) -> None:
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"body": nn.Linear(8, 4), "average": nn.Linear(8, 4)})
+    net["average"].requires_grad_(False)
+    optimizer = torch.optim.AdamW(net["body"].parameters())
+    with record(net, optimizer, folder):
+        for _ in range(3):
+            optimizer.zero_grad()
+            net["body"](torch.randn(6, 8)).square().mean().backward()
+            optimizer.step()
+            if decay is not None:
+                with torch.no_grad():
+                    net["average"].weight.lerp_(net["body"].weight, 1 - decay)
+
+
+@pytest.mark.parametrize(
+    ("decay", "says"), [(0.8, "the relative error is"), (None, "nothing changes it in B")]
+)
+def test_a_moving_average_of_weights_is_compared(tmp_path: Path, decay: float | None, says: str) -> None:
+    for name, value in (("a", 0.9), ("same", 0.9), ("b", decay)):
+        train_with_average(tmp_path / name, value)
+    assert compare(tmp_path / "a", tmp_path / "same").first is None
+    found = compare(tmp_path / "a", tmp_path / "b")
+    assert found.first is not None
+    assert (found.first.place.kind, found.first.place.name) == ("parameter", "average.weight")
+    assert says in sentence(found)
+
+
 def test_dropout_can_be_off_while_it_is_recorded(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
     with record(net, None, tmp_path / "a", dropout=False):

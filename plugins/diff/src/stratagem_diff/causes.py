@@ -231,6 +231,8 @@ def other_update(found: Comparison, first: Difference) -> str | None:
         return "the gradient agrees, and the state doesn't: reset, loaded for another parameter, or with other betas"
     if place.kind != "parameter" or ours is None or theirs is None or not ours.is_whole:
         return None
+    if Place(place.step, "parameter gradient", place.name) not in found.ours.places:
+        return "it is frozen: a moving average that is updated otherwise, or at another time"
     before = found.ours.places.get(Place(place.step - 1, "parameter", place.name)) or found.ours.places.get(
         Place(0, "start", place.name)
     )

@@ -171,6 +171,9 @@ class _Comparing:
                 if place.kind == "parameter gradient" and self._has_parameter(self._theirs, place.name):
                     note = "B has no gradient of it"
                     self._differ(Difference(place, math.inf, 0.0, 0.0, False, self._all_ranks(), note=note))
+                if place.kind == "parameter" and self._has_parameter(self._theirs, place.name):
+                    note = "nothing changes it in B"
+                    self._differ(Difference(place, math.inf, 0.0, None, False, self._all_ranks(), note=note))
                 continue
             self._compare_place(place, layouts, number)
         for place in self._theirs.of_step(step):

@@ -91,10 +91,13 @@ class Recorder:
             UsageError: the folder can't be written to.
         """
         root = self._root = model
-        # accelerate and others give an optimizer that has torch's own one as `optimizer`.
+        # accelerate and others give an optimizer that has torch's own one as `optimizer`, sharded ones as `optim`.
         self._optimizers = {
-            id(each) for outer in optimizers for each in (outer, getattr(outer, "optimizer", None))
+            id(each)
+            for outer in optimizers
+            for each in (outer, getattr(outer, "optimizer", None), getattr(outer, "optim", None))
         }
+        self._versions = {id(each): each._version for _, each in named_parameters(root)}
         self._rank, self._world_size = self._given_rank or _rank_and_size()
         self._writer = RankWriter(self._folder, self._rank)
         modules = named_modules(root)
@@ -216,7 +219,8 @@ class Recorder:
         # No call of the model was seen since its last step: all of it is compiled.
         if mine and id(optimizer) in self._done and not self._next_step():
             return
-        if not _has_closure(args, kwargs):
+        # The inner optimizer of a sharded one has the parameters whose gradients this rank has whole.
+        if not _has_closure(args, kwargs) and _inner(optimizer) is None:
             self._keep_gradients(mine)
 
     def _keep_gradients(self, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
@@ -228,7 +232,12 @@ class Recorder:
         mine = self._named(optimizer)
         if not mine or self.is_closed:
             return
-        if _has_closure(args, kwargs):
+        inner = _inner(optimizer)
+        if inner is not None:
+            # It has gone by; the others' updates have come from their ranks since.
+            kept = {name for name, _ in self._named(inner)}
+            mine = [(name, each) for name, each in mine if name not in kept]
+        elif _has_closure(args, kwargs):
             self._keep_gradients(mine)
         self._stepped, self._depth = True, 0
         self._done.add(id(optimizer))
@@ -239,8 +248,18 @@ class Recorder:
                     self._keep(place, torch.as_tensor(state), 0)
             self._keep(Place(self._step, "parameter", name), parameter, 0)
         assert self._root is not None
+        self._keep_moved()
         for name, buffer in named_buffers(self._root):
             self._keep(Place(self._step, "buffer", name), buffer, 0)
+
+    def _keep_moved(self) -> None:
+        """Keep frozen parameters that something has changed since, such as a moving average of the weights."""
+        assert self._root is not None
+        for name, parameter in _once(named_parameters(self._root)):
+            if parameter.requires_grad or self._versions.get(id(parameter)) == parameter._version:
+                continue
+            self._versions[id(parameter)] = parameter._version
+            self._keep(Place(self._step, "parameter", name), parameter, 0)
 
     def _named(self, optimizer: Optimizer) -> Sequence[tuple[str, nn.Parameter]]:
         """The parameters of the model that an optimizer steps, by name."""
@@ -289,6 +308,12 @@ def _dropout_probabilities(module: nn.Module) -> list[str]:
 def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a step computes its gradients itself, as under Lightning: they exist only after it has begun."""
     return any(callable(each) for each in (*args[1:], kwargs.get("closure")))
+
+
+def _inner(optimizer: Optimizer) -> Optimizer | None:
+    """The optimizer of a rank's own parameters within a sharded one, as in ZeroRedundancyOptimizer and in OSS."""
+    inner = getattr(optimizer, "optim", None)
+    return inner if isinstance(inner, Optimizer) else None
 
 
 def _once(named: Iterator[tuple[str, nn.Parameter]]) -> list[tuple[str, nn.Parameter]]:
