@@ -14,7 +14,17 @@ from pathlib import Path
 
 from tests.corpus.measure import ROOT, Outcome, outcomes, run_programs
 
-MODULES = ("on_torch", "on_lightning", "on_accelerate", "on_deepspeed")
+MODULES = (
+    "on_torch",
+    "on_fsdp",
+    "on_resume",
+    "on_experts",
+    "on_tensor_parallel",
+    "on_lightning",
+    "on_accelerate",
+    "on_deepspeed",
+    "on_fairscale",
+)
 PAGE = ROOT / "docs/corpus.md"
 HEAD = """# A corpus of training bugs
 
@@ -62,10 +72,11 @@ def page(found: Sequence[Outcome]) -> str:
 
 def _totals(found: Sequence[Outcome]) -> list[str]:
     count = len(found)
+    others = sum(each.bug.engine != "PyTorch" for each in found)
     alarms = sum(len(each.alarms) for each in found)
     detected, named = sum(each.is_detected for each in found), sum(each.is_named for each in found)
     return [
-        f"{count} bugs, {detected} detected, {named} named",
+        f"{count} bugs, {others} of them on more than PyTorch in one process: {detected} detected, {named} named",
         f"{2 * count} comparisons of right forms, {alarms} false alarms",
     ]
 

@@ -49,12 +49,43 @@ def divided_by_us_and_by_deepspeed(case: Case) -> None:
                 optimizer.zero_grad()
 
 
+def optimizer_steps_without_engine(case: Case) -> None:
+    """The loop calls the optimizer's step and not the engine's, which reduces the gradients."""
+    net = make_net()
+    engine = None
+    optimizer = AdamW(net.parameters())
+    if not case.is_reference:
+        net, engine = _engine(case, MICRO_BATCHES)
+    with case.record(net, None):
+        for rows, targets in batches():
+            for part, part_targets in zip(rows.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES)):
+                if engine is None:
+                    (mse_loss(net(part), part_targets) / MICRO_BATCHES).backward()
+                    continue
+                engine.backward(mse_loss(engine(case.own(part)), case.own(part_targets)))
+                if not case.is_wrong:
+                    engine.step()
+            if engine is None:
+                optimizer.step()
+                optimizer.zero_grad()
+            elif case.is_wrong:
+                engine.optimizer.step()
+                engine.optimizer.zero_grad()
+
+
 BUGS = (
     Bug(
         divided_by_us_and_by_deepspeed,
         "scaling",
         "DeepSpeed",
         "https://github.com/deepspeedai/DeepSpeed/issues/7439",
+        "parameter gradient *",
+    ),
+    Bug(
+        optimizer_steps_without_engine,
+        "accumulation",
+        "DeepSpeed",
+        "https://github.com/huggingface/transformers/pull/9622",
         "parameter gradient *",
     ),
 )

@@ -37,6 +37,24 @@ def losses_of_fabric_not_averaged(case: Case) -> None:
             optimizer.zero_grad()
 
 
+def rows_of_all_ranks(case: Case) -> None:
+    """`fabric.setup_dataloaders` isn't called, so that all ranks read the same rows."""
+    fabric = Fabric(
+        accelerator="cpu", devices=case.world_size, strategy="ddp" if case.world_size > 1 else "auto"
+    )
+    fabric.launch()
+    model, optimizer = fabric.setup(net := make_net(), AdamW(net.parameters()))
+    rows, targets = (torch.cat(each) for each in zip(*batches()))
+    loader = DataLoader(TensorDataset(rows, targets), ROWS // case.world_size)
+    if not case.is_wrong:
+        loader = fabric.setup_dataloaders(loader)
+    with case.record(net, None):
+        for own_rows, own_targets in loader:
+            fabric.backward(mse_loss(model(own_rows), own_targets))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 class Trained(lightning.LightningModule):
     """A module that clips at the right place, or too early."""
 
@@ -91,6 +109,13 @@ BUGS = (
         "Lightning Fabric",
         "https://github.com/Lightning-AI/lit-llama/pull/357",
         "parameter gradient *",
+    ),
+    Bug(
+        rows_of_all_ranks,
+        "data",
+        "Lightning Fabric",
+        "https://github.com/Lightning-AI/lit-llama/pull/213",
+        "input *",
     ),
     Bug(
         clipped_before_backward,
