@@ -30,7 +30,9 @@ FAULTS = {fault.name: fault for fault in faults_of("exact")}
 def test_a_failure_ends_with_the_first_place_that_differs(fault: str, words: str) -> None:
     outcome = FAULTS[fault].run_check()
     assert outcome.verdict == "failed"
-    _, _, ending = outcome.reason.partition(". Recorded in another run: ")
+    _, _, ending = outcome.reason.partition(
+        ". The first difference between plain torch (A) and the strategy (B): "
+    )
     assert words in ending, outcome.reason
 
 
@@ -53,5 +55,5 @@ def fails(*_: object) -> None:
 
 def test_a_strategy_that_fails_in_the_other_run_says_so() -> None:
     found = first_difference(StrategySubject(Averaging, world_size=2), Recipe(), Recipe(), fails)
-    assert found.startswith("stratagem diff can't say where the difference begins: ")
+    assert found.startswith("stratagem diff can't say: ")
     assert "the engine has no such thing" in found

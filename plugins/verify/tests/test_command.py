@@ -21,6 +21,9 @@ def test_a_faulty_module_as_a_report_and_as_json(pytestconfig, monkeypatch, caps
     assert lines[0] == f"{FAULTY} under ddp on 2 × cpu, 32-true, held against one process"
     assert lines[2].startswith("wrong  loss        isn't the mean over samples")
     assert lines[-1].startswith("1 wrong, 0 note, 2 right in ")
+    assert "first difference between one process (A) and the ranks (B): Step 1: the gradients" in " ".join(
+        lines
+    )
     assert (
         main(["verify", FAULTY, "--strategy", "ddp", "--accelerator", "cpu", "--only", "data", "--json"]) == 0
     )

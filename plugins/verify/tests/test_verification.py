@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 from stratagem_verify.verification import QUESTIONS, verify
-from verified_faults import FAULTS, WRONG_STRATEGIES, ProjectedGradients, SharesSteps
+from verified_faults import FAULTS, WRONG_STRATEGIES, ProjectedGradients, SharesSteps, SumLoss, WrongLate
 from verified_models import HEALTHY, BatchNormed, Classifier
 
 from stratagem.errors import CombinationError, UsageError
@@ -62,6 +62,24 @@ def test_a_faulty_strategy_is_found(strategy):
     found = verify(Classifier, strategy, only=[*TRAINED, question])
     wrong = {each.question: each.text for each in found.findings if each.verdict == "wrong"}
     assert words in wrong[question]
+
+
+def test_a_faulty_module_s_first_difference_is_named():
+    found = verify(SumLoss, "ddp", only=["loss"])
+    assert found.first_difference.startswith(
+        "Step 1: the gradients of all 4 parameters, first 'net.0.weight'"
+    )
+    assert "B's are 0.5 times A's" in found.first_difference
+    assert found.to_json()["first_difference"] == found.first_difference
+
+
+def test_a_fault_of_a_late_step_is_named_by_that_step():
+    found = verify(Classifier, WrongLate, only=TRAINED)
+    assert found.first_difference.startswith("Step 10: the gradient of parameter 'net.0.weight' differs")
+
+
+def test_what_is_right_has_no_first_difference():
+    assert verify(Classifier, "ddp", only=TRAINED).first_difference == ""
 
 
 def test_local_gradients_are_found_where_replicas_are_equal():

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stratagem_diff import RecordOptions, compare, record, sentence
+from stratagem_diff import Comparison, RecordOptions, compare, record, sentence
 from stratagem_diff.causes import likely_causes
 from stratagem_diff.recorder import Recorder
 from stratagem_trainer.callbacks.base import Callback
@@ -30,26 +30,36 @@ STEPS = 20
 
 
 class Recording(Callback):
-    """Records the training of a recipe's net on this rank.
+    """Records what a run trains on this rank, for `stratagem diff`.
 
     Args:
         folder: of the record, the same on all ranks.
+        submodule: the part of the module that is recorded; all of it by default.
+        options: fields of `stratagem_diff.RecordOptions`.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    order = 200  # after what loads weights
+
+    def __init__(self, folder: str, submodule: str = "", **options: Any) -> None:
+        self._folder, self._submodule, self._options = folder, submodule, RecordOptions(**options)
         self._recorder: Recorder | None = None
 
-    def on_fit_start(self, trainer: Trainer, module: Module) -> None:
+    def on_train_start(self, trainer: Trainer, module: Module) -> None:
         collectives = trainer.runtime.session.collectives
         self._recorder = Recorder(
-            self._folder, RecordOptions(STEPS), rank=collectives.rank, world_size=collectives.world_size
+            self._folder, self._options, rank=collectives.rank, world_size=collectives.world_size
         )
-        self._recorder.watch(module.get_submodule("net"))
+        self._recorder.watch(module.get_submodule(self._submodule))
 
     def on_train_end(self, trainer: Trainer, module: Module) -> None:
         assert self._recorder is not None
         self._recorder.close()
+
+
+def with_cause(found: Comparison) -> str:
+    """Return the sentence of `stratagem diff`, and the likeliest cause."""
+    causes = [f"Likely: {cause.rstrip('.')}." for cause in likely_causes(found)[:1]]
+    return " ".join([sentence(found), *causes])
 
 
 @contextmanager
@@ -68,7 +78,9 @@ def naming_first_difference(
         yield
     except ConformanceError as error:
         found = first_difference(subject, recipe, plain, train)
-        raise ConformanceError(f"{error}. Recorded in another run: {found}") from None
+        raise ConformanceError(
+            f"{error}. The first difference between plain torch (A) and the strategy (B): {found}"
+        ) from None
 
 
 def first_difference(
@@ -83,21 +95,19 @@ def first_difference(
         train: `train(subject, recipe, callbacks)` trains under the strategy; run by every rank.
 
     Returns:
-        The sentence of `stratagem diff`, and the likely cause; or why the strategy can't be recorded.
+        The sentence of `stratagem diff`, and the likely cause; or why there is none.
     """
     with tempfile.TemporaryDirectory(prefix="stratagem-records-") as folder:
         theirs, rounding, ours = (str(Path(folder, name)) for name in ("plain", "rounding", "strategy"))
         try:
-            subject.run(train, recipe, [Recording(ours)])
+            subject.run(train, recipe, [Recording(ours, "net", steps=STEPS)])
             for path in (theirs, rounding):
                 shared_workers().run(
                     1, _record_plainly, plain, subject.shares(), subject.optimizer, path, path == rounding
                 )
-            found = compare(theirs, ours, [rounding])
+            return with_cause(compare(theirs, ours, [rounding]))
         except (RankError, StratagemError) as error:
-            return f"stratagem diff can't say where the difference begins: {error}"
-        causes = [f"Likely: {cause.rstrip('.')}." for cause in likely_causes(found)[:1]]
-        return " ".join([sentence(found), *causes])
+            return f"stratagem diff can't say: {error}"
 
 
 def _record_plainly(

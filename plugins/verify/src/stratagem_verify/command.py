@@ -132,6 +132,9 @@ def report(target: str, found: Verification, coloured: bool = False) -> str:
             text = textwrap.fill(finding.text, width, initial_indent=head, subsequent_indent=" " * len(head))
             mark = click.style(verdict, fg=_COLOURS[verdict], bold=True) if coloured else verdict
             lines.append(mark + text[len(verdict) :])
+    if found.first_difference:
+        text = f"The first difference between one process (A) and the ranks (B): {found.first_difference}"
+        lines += ["", *textwrap.wrap(text, width)]
     counts = {verdict: sum(each.verdict == verdict for each in found.findings) for verdict in _ORDER}
     totals = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return "\n".join([*lines, "", f"{totals} in {found.seconds:.0f} s"])

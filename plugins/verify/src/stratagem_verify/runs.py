@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from stratagem_testing.first_difference import Recording
 
 from stratagem.sdk.loops import restore_rng
 from stratagem_verify import state
@@ -22,6 +23,7 @@ from stratagem_verify.plan import Plan
 from stratagem_verify.watched import Watched, sample_digests
 
 if TYPE_CHECKING:
+    from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.module.module import Module
     from stratagem_trainer.trainer import Trainer
 
@@ -102,6 +104,14 @@ def train_on_same(plan: Plan, name: str, source: str, steps: int, gradients: boo
     return replay.seen
 
 
+def record(plan: Plan, name: str, folder: str, steps: int) -> Seen:
+    """Train as `capture` does, and record it for `stratagem diff`. Run by every rank."""
+    callback = Record(plan.path(name))
+    callbacks = [callback, Recording(folder, steps=steps)]
+    plan.trainer(name, callbacks, max_steps=steps).fit(Watched(plan.make_module))
+    return callback.seen
+
+
 # In one process -----------------------------------------------------------------------------------------
 
 
@@ -120,8 +130,13 @@ class Repetition:
     """Seed of random numbers other than those of the ranks."""
 
 
-def repeat(plan: Plan, how: Repetition) -> Seen:
+def repeat(plan: Plan, how: Repetition, recording: Sequence[Callback] = ()) -> Seen:
     """Train in one process on the batches that the ranks had, from the same weights.
+
+    Args:
+        plan: what is verified.
+        how: how one process repeats it.
+        recording: a callback that records the training.
 
     Raises:
         JoinError: the ranks' batches don't make one.
@@ -133,7 +148,7 @@ def repeat(plan: Plan, how: Repetition) -> Seen:
     settings = {"max_steps": how.steps, "accumulate_grad_batches": plan.accumulate * ranks}
     if how.gradients:
         settings |= _UNCLIPPED
-    plan.trainer_alone(name, [replay], **settings).fit(make, replay.loader)
+    plan.trainer_alone(name, [replay, *recording], **settings).fit(make, replay.loader)
     return replay.seen
 
 

@@ -53,6 +53,8 @@ class Session:
         """In which form one process came to the losses of the ranks; None where in none."""
         self.quiet = False
         """Whether it did so only in evaluation mode."""
+        self.longest: tuple[str, int] = ("train", plan.steps)
+        """Name and optimizer steps of the longest run under the strategy."""
 
     @property
     def tolerance(self) -> float:

@@ -89,6 +89,7 @@ def training(session: Session, ranks: Sequence[Seen]) -> Finding:
         source = "long"
         ranks = session.under(f"training for {longer} steps", runs.capture, source, False, False, longer)
         steps = ranks[0].steps
+    session.longest = (source, steps)
     how = Repetition(source, session.form, steps)
     found = by_weights(session, ranks, session.repeated(how), None)
     if found is not None:

@@ -18,6 +18,7 @@ from stratagem.errors import UsageError
 from stratagem.sdk.catalogue import load_catalogue
 from stratagem.sdk.runs import assemble
 from stratagem_verify import continuing, keeping, runs, training
+from stratagem_verify.first_place import first_place
 from stratagem_verify.observed import Seen
 from stratagem_verify.plan import Plan
 from stratagem_verify.session import Finding, NotRepeatedError, Session, reason
@@ -58,6 +59,8 @@ class Verification:
     """Findings, in the order of the questions."""
     seconds: float
     """How long all of it took."""
+    first_difference: str = ""
+    """Where the training first differs from one process's, as `stratagem diff` names it; empty if it doesn't."""
 
     @property
     def is_right(self) -> bool:
@@ -86,6 +89,7 @@ class Verification:
             "right": self.is_right,
             "seconds": self.seconds,
             "findings": [vars(finding) for finding in self.findings],
+            "first_difference": self.first_difference,
         }
 
 
@@ -131,15 +135,16 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="stratagem-verify-") as folder:
         plan = Plan(replace(subject, folder=folder), make_module, given, steps)
         asked = [name for name in QUESTIONS if name not in skip and (not only or name in only)]
-        findings = tuple(_findings(Session(plan, tell), asked))
+        findings, first = _findings(Session(plan, tell), asked)
     return Verification(
         subject.name,
         accelerator,
         devices,
         plan.precision,
         steps,
-        findings,
+        tuple(findings),
         round(time.monotonic() - began, 1),
+        first,
     )
 
 
@@ -175,11 +180,12 @@ def _refuse_impossible(subject: StrategySubject, settings: Mapping[str, Any]) ->
         )
 
 
-def _findings(session: Session, asked: Collection[str]) -> list[Finding]:
+def _findings(session: Session, asked: Collection[str]) -> tuple[list[Finding], str]:
+    """Return the answers, and the first place where the trainings differ."""
     try:
         ranks = session.under("training", runs.capture, "train")
     except RankError as error:
-        return [_failed(session, error)]
+        return [_failed(session, error)], ""
     steps, processes = ranks[0].steps, len(ranks)
     found = [Finding("run", "right", f"{steps} steps in {processes} process{'es' * (processes > 1)}")]
     for name, ask in QUESTIONS.items():
@@ -193,7 +199,7 @@ def _findings(session: Session, asked: Collection[str]) -> list[Finding]:
             finding = Finding(name, "wrong", f"a run fails: {reason(error)}")
         if name in asked:
             found.append(finding)
-    return found
+    return found, first_place(session, ranks, found)
 
 
 def _failed(session: Session, error: RankError) -> Finding:
