@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,12 +18,17 @@ CLOSE = 1e-3
 Cause = Callable[[Comparison, Difference], "str | None"]
 
 
-def likely_causes(found: Comparison) -> list[str]:
-    """Return what the first difference usually comes from, the most telling first; none where nothing fits."""
+def likely_causes(found: Comparison, catalogue: Sequence[Cause] | None = None) -> list[str]:
+    """Return what the first difference usually comes from, the most telling first; none where nothing fits.
+
+    Args:
+        found: the comparison.
+        catalogue: the causes that are looked for; `CATALOGUE` if not given.
+    """
     first = found.first
     if first is None:
         return []
-    causes = [cause(found, first) for cause in CATALOGUE]
+    causes = [cause(found, first) for cause in (CATALOGUE if catalogue is None else catalogue)]
     return list(dict.fromkeys(each for each in causes if each is not None))
 
 
@@ -290,6 +295,8 @@ CATALOGUE: tuple[Cause, ...] = (
     lower_precision,
 )
 """In the order in which they are said."""
+OF_VALUES: tuple[Cause, ...] = (not_finite, shards_moved, scaled, lower_precision)
+"""Those that look at the two values alone, without the steps that led to them."""
 
 
 # What they share ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`stratagem diff`: the first place where two runs differ."""
+"""`stratagem diff`: the first place where two runs or checkpoints differ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from stratagem.errors import UsageError
 if TYPE_CHECKING:
     from stratagem_diff.comparison import Comparison
     from stratagem_diff.run import Run
+    from stratagem_diff.sentences import Said
 
 _RUNS = cloup.OptionGroup("Runs", help="Flags of both sides; `--against` changes them for B.")
 _RECORDS = cloup.OptionGroup("Recording")
+_CHECKPOINTS = cloup.OptionGroup("Checkpoints")
 _OUTPUT = cloup.OptionGroup("Output")
 _ONLY_RUNS = (
     "strategy",
@@ -40,7 +42,8 @@ _ONLY_RUNS = (
     epilog="\b\n"
     "Examples:\n"
     "  stratagem diff digits.py:Digits --strategy ddp --devices 2 --against fsdp\n"
-    "  stratagem diff record-a record-b",
+    "  stratagem diff record-a record-b\n"
+    "  stratagem diff runs/one runs/two/checkpoints/last",
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
@@ -83,6 +86,12 @@ _ONLY_RUNS = (
     help="Estimate rounding instead of measuring it by a further run.",
 )
 @cloup.option(
+    "--exact",
+    group=_CHECKPOINTS,
+    is_flag=True,
+    help="Tensors have to be equal to the bit, not within rounding.",
+)
+@cloup.option(
     "--json", "as_json", group=_OUTPUT, is_flag=True, help="As JSON: docs/guides/diff.md has the keys."
 )
 @cloup.option(
@@ -92,43 +101,98 @@ _ONLY_RUNS = (
 def diff(
     ctx: click.Context, /, a: str, b: str | None, as_json: bool, html: str | None, **keywords: Any
 ) -> None:
-    """Say the first place where two trainings differ beyond rounding; exit code 1 if they differ.
+    """Say the first place where two trainings or checkpoints differ; exit code 1 if they differ beyond rounding.
 
-    A and B are folders that `python -m stratagem_diff record` or `stratagem_diff.record` wrote. Or A is a
-    TARGET as for `stratagem fit`, or a script as for `stratagem run`: it is trained twice, the second time with the
-    changes of --against. docs/guides/diff.md.
+    A and B are checkpoints, runs whose last checkpoints are compared, or folders that
+    `python -m stratagem_diff record` or `stratagem_diff.record` wrote. Or A is a TARGET as for `stratagem fit`, or a
+    script as for `stratagem run`: it is trained twice, the second time with the changes of --against.
+    docs/guides/diff.md.
     """
-    from stratagem_diff.sentences import report, to_json
-
     if html is not None and not Path(html).resolve().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {Path(html).resolve().parent}")
-    if b is not None:
-        found, sides = _of_records(a, b, keywords), (a, b)
+    if keywords["exact"] and (b is None or not _are_checkpoints(a, b)):
+        raise UsageError("--exact is for checkpoints: two trainings differ by rounding; leave it out")
+    if b is None:
+        result = _of_runs(a, keywords)
+    elif _are_checkpoints(a, b):
+        result = _of_checkpoints(a, b, keywords)
     else:
-        found, sides = _of_runs(a, keywords)
+        result = _of_records(a, b, keywords)
     if html is not None:
         from stratagem_diff.page.document import document
 
-        Path(html).write_text(document(found, sides), encoding="utf-8")
+        Path(html).write_text(document(result.found, result.sides, result.said), encoding="utf-8")
     if as_json:
-        print_json({"a": sides[0], "b": sides[1], **to_json(found)})
+        print_json({"a": result.sides[0], "b": result.sides[1], **result.as_json})
     else:
-        click.echo("\n".join([f"A: {sides[0]}", f"B: {sides[1]}", "", report(found)]))
-    if found.first is not None:
+        from stratagem_diff.sentences import report
+
+        click.echo("\n".join([f"A: {result.sides[0]}", f"B: {result.sides[1]}", "", report(result.said)]))
+    if result.found.first is not None:
         ctx.exit(1)
 
 
-def _of_records(a: str, b: str, keywords: dict[str, Any]) -> Comparison:
+@dataclass(frozen=True)
+class _Result:
+    """What came of a comparison, and how it is said."""
+
+    found: Comparison
+    sides: tuple[str, str]
+    said: Said
+    as_json: dict[str, Any]
+
+
+def _are_checkpoints(a: str, b: str) -> bool:
+    """Whether both are checkpoints; False if none is, so that they are to be records.
+
+    Raises:
+        UsageError: one is, and the other isn't.
+    """
+    from stratagem_diff.checkpoints.opening import is_checkpoint
+    from stratagem_diff.files import has_record
+
+    if has_record(a) and has_record(b):
+        return False
+    found = [is_checkpoint(each) and not has_record(each) for each in (a, b)]
+    if found[0] != found[1]:
+        one, other = (a, b) if found[0] else (b, a)
+        if not os.path.exists(other):
+            raise UsageError(f"there is nothing at {other}: give a second checkpoint, as {one} is one")
+        what = "a record of a training" if has_record(other) else "none"
+        raise UsageError(f"{one} is a checkpoint and {other} is {what}: give two checkpoints, or two records")
+    return found[0]
+
+
+def _refuse(keywords: dict[str, Any], names: Sequence[str], what: str) -> None:
+    given = next((name for name in names if keywords[name]), None)
+    if given is not None:
+        flag = "--set" if given == "sets" else f"--{given.replace('_', '-')}"
+        raise UsageError(f"{flag} is for runs, and {what}: leave it out, or leave out B")
+
+
+def _of_checkpoints(a: str, b: str, keywords: dict[str, Any]) -> _Result:
+    from stratagem_diff.checkpoints.comparing import compare_checkpoints
+    from stratagem_diff.checkpoints.saying import said, to_json
+
+    _refuse(keywords, (*_ONLY_RUNS, "against", "keep", "rounding", "no_dropout"), "A and B are checkpoints")
+    found = compare_checkpoints(a, b, exact=keywords["exact"])
+    return _Result(found, found.sides, said(found), to_json(found))
+
+
+def _of_records(a: str, b: str, keywords: dict[str, Any]) -> _Result:
     from stratagem_diff.comparison import compare
 
-    given = [name for name in (*_ONLY_RUNS, "against", "keep") if keywords[name]]
-    if given:
-        flag = "--set" if given[0] == "sets" else f"--{given[0]}"
-        raise UsageError(f"{flag} is for runs, and A and B are records: leave it out, or leave out B")
-    return compare(a, b, keywords["rounding"])
+    _refuse(keywords, (*_ONLY_RUNS, "against", "keep"), "A and B are records")
+    return _of_trainings(compare(a, b, keywords["rounding"]), (a, b))
 
 
-def _of_runs(target: str, keywords: dict[str, Any]) -> tuple[Comparison, tuple[str, str]]:
+def _of_trainings(found: Comparison, sides: tuple[str, str]) -> _Result:
+    from stratagem_diff.sentences import said, to_json
+
+    return _Result(found, sides, said(found), to_json(found))
+
+
+def _of_runs(target: str, keywords: dict[str, Any]) -> _Result:
     from stratagem_diff.comparison import compare
     from stratagem_diff.recorder import RecordOptions
     from stratagem_diff.run import with_common_batch
@@ -147,7 +211,7 @@ def _of_runs(target: str, keywords: dict[str, Any]) -> tuple[Comparison, tuple[s
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(keywords["keep"] or scratch)
         made = _record_all(_Plan(a, b, folder, options, measure=not keywords["estimate"]))
-        return compare(made[0], made[1], made[2:]), (a.describe(), b.describe())
+        return _of_trainings(compare(made[0], made[1], made[2:]), (a.describe(), b.describe()))
 
 
 def _run(target: str, keywords: dict[str, Any]) -> Run:

@@ -154,6 +154,11 @@ class RankWriter:
         draft.replace(self.path / "record.json")
 
 
+def has_record(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is that of a record, complete or not."""
+    return any(Path(folder).glob("rank-*/"))
+
+
 def read_record(folder: str | os.PathLike[str]) -> list[RankRecord]:
     """Return the records of all ranks, in their order.
 

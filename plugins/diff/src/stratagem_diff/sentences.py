@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from stratagem_diff.causes import likely_causes
@@ -13,6 +15,8 @@ from stratagem_diff.side import ranks_text
 
 SHOWN = 10
 """Rows of the table."""
+NOTES = 6
+"""Notes on a screen."""
 
 _WHAT = {
     "start": "before the first step, {name} differs",
@@ -88,27 +92,52 @@ def downstream(found: Comparison) -> str:
     rest = found.differences[1:]
     in_step = Counter(each.place.kind for each in rest if each.place.step == first.place.step)
     later = [each for each in rest if each.place.step != first.place.step]
-    parts = [f"{count} {_plural(kind, count)}" for kind, count in in_step.items()]
+    parts = [f"{count} {plural(kind, count)}" for kind, count in in_step.items()]
     if later:
         parts.append(f"{len(later)} values of later steps")
     before = f"{found.equal_before} values before it agree"
     return f"{before}; after it differ {', '.join(parts)}." if parts else f"{before}, and all after it."
 
 
-def report(found: Comparison) -> str:
-    """Return one screen: the sentence, what is downstream, likely causes, and the first places in a table."""
-    lines = [sentence(found)]
-    if found.first is not None:
-        lines += [downstream(found)]
-        causes = likely_causes(found)
-        if causes:
-            lines += ["", "Likely causes:", *(f"  - {cause}" for cause in causes)]
-        lines += ["", *_table(found)]
-    notes = _short_notes(found)
-    if notes:
-        lines += ["", *(f"note: {note}" for note in notes)]
+@dataclass(frozen=True)
+class Said:
+    """What is said of a comparison, on a screen and on a page."""
+
+    sentence: str
+    downstream: str
+    causes: Sequence[str]
+    table: Sequence[Sequence[str]]
+    """Rows of the first places that differ; the first row has the columns' names."""
+    notes: Sequence[str]
+    differ: int = 0
+    """How many places differ."""
+
+
+def said(found: Comparison) -> Said:
+    """Return what is said of two runs."""
+    notes = list(dict.fromkeys(found.notes))
     if not found.measured:
-        lines.append("note: rounding is estimated; record A again with --rounding, and pass that record")
+        notes.append("rounding is estimated; record A again with --rounding, and pass that record")
+    return Said(
+        sentence(found), downstream(found), likely_causes(found), _table(found), notes, len(found.differences)
+    )
+
+
+def report(of: Said) -> str:
+    """Return one screen: the sentence, what is downstream, likely causes, and the first places in a table."""
+    lines = [of.sentence, *([of.downstream] if of.downstream else [])]
+    if of.causes:
+        lines += ["", "Likely causes:", *(f"  - {cause}" for cause in of.causes)]
+    if len(of.table) > 1:
+        widths = [max(len(row[column]) for row in of.table) for column in range(len(of.table[0]))]
+        lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in of.table)]
+        more = of.differ - (len(of.table) - 1)
+        lines += [f"and {more} more"] if more > 0 else []
+    if of.notes:
+        shown = of.notes if len(of.notes) <= NOTES else of.notes[:NOTES]
+        more = len(of.notes) - len(shown)
+        lines += ["", *(f"note: {note}" for note in shown)]
+        lines += [f"{more} more notes: see --json"] if more else []
     return "\n".join(lines)
 
 
@@ -122,54 +151,56 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "steps": found.steps,
         "compared": found.compared,
         "rounding": "measured" if found.measured else "estimated",
-        "differences": [
-            {
-                "step": each.place.step,
-                "kind": each.place.kind,
-                "name": each.place.name,
-                "call": each.place.call,
-                "item": each.place.item,
-                "error": each.error if math.isfinite(each.error) else None,
-                "allowed": each.allowed,
-                "ratio": each.ratio,
-                "ranks": list(each.ranks),
-                "mapping": each.how,
-                "note": each.note,
-            }
-            for each in found.differences
-        ],
+        "differences": differences_json(found),
         "notes": found.notes,
     }
 
 
-def _table(found: Comparison) -> list[str]:
-    rows = [("step", "what", "name", "ranks", "error", "rounding", "ratio")]
+def differences_json(found: Comparison) -> list[dict[str, Any]]:
+    """Return all places that differ as JSON values."""
+    return [
+        {
+            "step": each.place.step,
+            "kind": each.place.kind,
+            "name": each.place.name,
+            "call": each.place.call,
+            "item": each.place.item,
+            "error": each.error if math.isfinite(each.error) else None,
+            "allowed": each.allowed,
+            "ratio": each.ratio,
+            "ranks": list(each.ranks),
+            "mapping": each.how,
+            "note": each.note,
+        }
+        for each in found.differences
+    ]
+
+
+def _table(found: Comparison) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("step", "what", "name", "ranks", "error", "rounding", "ratio")]
     for each in found.differences[:SHOWN]:
-        name = each.place.name or "(model)"
-        item = f" {each.place.item}" if each.place.item and each.place.kind == "optimizer state" else ""
-        rows.append(
-            (
-                str(each.place.step),
-                each.place.kind + item,
-                name if len(name) <= 40 else f"…{name[-39:]}",
-                "all" if len(each.ranks) == found.theirs.world_size else ",".join(map(str, each.ranks)),
-                f"{each.error:.1e}" if math.isfinite(each.error) else "-",
-                f"{each.allowed:.1e}",
-                "-" if each.ratio is None else f"{each.ratio:.4g}",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    more = len(found.differences) - SHOWN
-    return [*lines, f"and {more} more"] if more > 0 else lines
+        what, name, *numbers = table_cells(each)
+        ranks = "all" if len(each.ranks) == found.theirs.world_size else ",".join(map(str, each.ranks))
+        rows.append((str(each.place.step), what, name, ranks, *numbers))
+    return rows
 
 
-def _short_notes(found: Comparison, most: int = 6) -> list[str]:
-    notes = list(dict.fromkeys(found.notes))
-    return notes if len(notes) <= most else [*notes[:most], f"{len(notes) - most} more notes: see --json"]
+def table_cells(difference: Difference) -> tuple[str, str, str, str, str]:
+    """Return what differs, its name, error, rounding and ratio, as a table shows them."""
+    place = difference.place
+    name = place.name or "(model)"
+    item = f" {place.item}" if place.item and place.kind == "optimizer state" else ""
+    return (
+        place.kind + item,
+        name if len(name) <= 40 else f"…{name[-39:]}",
+        f"{difference.error:.1e}" if math.isfinite(difference.error) else "-",
+        f"{difference.allowed:.1e}",
+        "-" if difference.ratio is None else f"{difference.ratio:.4g}",
+    )
 
 
-def _plural(kind: str, count: int) -> str:
+def plural(kind: str, count: int) -> str:
+    """Return what values of a kind are called."""
     one, several = {
         "start": ("initial value", "initial values"),
         "output": ("forward value", "forward values"),

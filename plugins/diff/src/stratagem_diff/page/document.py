@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from stratagem_diff.causes import likely_causes
 from stratagem_diff.comparison import Comparison
 from stratagem_diff.files import Place
-from stratagem_diff.sentences import downstream, sentence
+from stratagem_diff.sentences import Said
 
 SHADES = (1e-4, 1e-2)
 """Relative errors from which a difference is drawn in the next darker shade."""
@@ -27,24 +26,24 @@ class _Module:
     places: list[Place] = field(default_factory=list)
 
 
-def document(found: Comparison, sides: tuple[str, str]) -> str:
+def document(found: Comparison, sides: tuple[str, str], of: Said) -> str:
     """Return the page of a comparison.
 
     Args:
         found: what came of it.
         sides: what A and B are, in a line each.
+        of: what is said of it.
     """
     templates = Environment(
         loader=PackageLoader("stratagem_diff.page", "templates"), autoescape=True, undefined=StrictUndefined
     )
     return templates.get_template("page.html").render(
         sides=sides,
-        sentence=sentence(found),
-        downstream=downstream(found),
-        causes=likely_causes(found),
+        sentence=of.sentence,
+        downstream=of.downstream,
+        causes=of.causes,
         modules=[_row(found, module) for module in _modules(found)],
-        notes=list(dict.fromkeys(found.notes)),
-        measured=found.measured,
+        notes=of.notes,
         shades=SHADES,
     )
 
