@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from stratagem_diff import compare, record
 from stratagem_diff.page.document import document
+from stratagem_diff.sentences import said
 from torch import nn
 
 
@@ -17,7 +18,8 @@ def test_texts_are_escaped(tmp_path: Path) -> None:
         with record(net, optimizer, tmp_path / name):
             net(torch.ones(4, 3)).sum().backward()
             optimizer.step()
-    page = document(compare(tmp_path / "a", tmp_path / "b"), ("<script>alert(1)</script>", "b"))
+    found = compare(tmp_path / "a", tmp_path / "b")
+    page = document(found, ("<script>alert(1)</script>", "b"), said(found))
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "← first difference" in page  # they begin with other weights

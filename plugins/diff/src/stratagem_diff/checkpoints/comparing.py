@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stratagem.errors import UsageError
 from stratagem_diff.assembling import GlobalValue
-from stratagem_diff.checkpoints.opening import OF_OPTIMIZER, SavedState, open_state, refusals_in_a_sentence
+from stratagem_diff.checkpoints.opening import OF_OPTIMIZER, SavedState, open_state
 from stratagem_diff.comparison import FLOOR, UNITS, Comparison, Difference
 from stratagem_diff.files import ModelInfo, Place, RankRecord
 from stratagem_diff.side import Side
@@ -56,12 +56,12 @@ def compare_checkpoints(
         exact: whether tensors have to be equal to the bit.
 
     Raises:
-        UsageError: one is missing or damaged, or the two have no tensor in common.
+        CheckpointError: one is missing or damaged.
+        UsageError: the two have no tensor in common.
     """
     with ExitStack() as stack:
         a, b = (stack.enter_context(open_state(os.fspath(each))) for each in (ours, theirs))
-        with refusals_in_a_sentence():
-            return _Comparing(a, b, exact).result()
+        return _Comparing(a, b, exact).result()
 
 
 @dataclass
@@ -237,8 +237,9 @@ class _Comparing:
             )
             notes.append(f"{self._dtypes[0]}{more}")
         if self._chance:
+            many = "s" if len(self._chance) > 1 else ""
             notes.append(
-                f"elements of {len(self._chance)} parameters, first {self._chance[0]!r}, weren't compared: rounding "
+                f"elements of {len(self._chance)} parameter{many}, first {self._chance[0]!r}, weren't compared: rounding "
                 "alone decides their gradients, and Adam makes a full step from the smallest gradient"
             )
         for index, (one, other) in enumerate(zip(a.settings, b.settings)):
@@ -263,7 +264,7 @@ class _Comparing:
         steps = self._a.step, self._b.step
         if None not in steps and steps[0] != steps[1]:
             found.first_causes.append(
-                f"other moments of a training: A is of step {steps[0]} and B of {steps[1]}"
+                f"other moments of a training: A is of step {steps[0]} and B of step {steps[1]}"
             )
         prefix = self._prefix()
         if prefix is not None:

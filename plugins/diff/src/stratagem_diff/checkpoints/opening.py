@@ -15,7 +15,7 @@ from stratagem_convert.formats.stored import StoredTensor, Weights, WeightsReade
 from stratagem_convert.tools.inspecting import summarize
 from torch import Tensor
 
-from stratagem.errors import CheckpointError, UsageError
+from stratagem.errors import CheckpointError
 from stratagem_diff.files import Place
 
 CHECKPOINTS = "checkpoints"
@@ -99,12 +99,11 @@ def open_state(path: str) -> Iterator[SavedState]:
     """Open a checkpoint of Stratagem or of another format, or a run's last one. Runs no code of it.
 
     Raises:
-        UsageError: there is none, it is damaged, or it has something else than tensors.
+        CheckpointError: there is none, it is damaged, or it has something else than tensors.
     """
-    with refusals_in_a_sentence():
-        path = _last_of(path)
-        weights = read_weights(path)
-        facts = summarize(path)["facts"] if weights.format == "stratagem" else dict(weights.facts)
+    path = _last_of(path)
+    weights = read_weights(path)
+    facts = summarize(path)["facts"] if weights.format == "stratagem" else dict(weights.facts)
     with WeightsReader(weights) as reader:
         training = weights.training
         yield SavedState(
@@ -121,15 +120,6 @@ def open_state(path: str) -> Iterator[SavedState]:
         )
 
 
-@contextmanager
-def refusals_in_a_sentence() -> Iterator[None]:
-    """Let a checkpoint that can't be read end the command as other bad input does."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise UsageError(str(error)) from error
-
-
 def _last_of(path: str) -> str:
     folder = Path(path, CHECKPOINTS)
     if "://" in path or own.is_directory(path) or not folder.is_dir():
@@ -139,7 +129,7 @@ def _last_of(path: str) -> str:
         return str(last)
     found = [str(each) for each in sorted(folder.iterdir()) if own.is_directory(str(each))]
     if not found:
-        raise UsageError(f"{folder} has no checkpoint: give the folder or the file of one")
+        raise CheckpointError(f"{folder} has no checkpoint: give the folder or the file of one")
     return max(found, key=lambda each: int(read_weights(each).facts.get("global_step", "0")))
 
 
