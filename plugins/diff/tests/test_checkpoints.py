@@ -223,7 +223,11 @@ def trained_file(path: Path, step: int, change: Callable[[nn.Linear, torch.optim
     optimizer.step()
     with torch.no_grad():
         change(net, optimizer)
-    state = {"state_dict": net.state_dict(), "optimizer_states": [optimizer.state_dict()], "global_step": step}
+    state = {
+        "state_dict": net.state_dict(),
+        "optimizer_states": [optimizer.state_dict()],
+        "global_step": step,
+    }
     torch.save(state, path)
     return path
 
@@ -231,7 +235,9 @@ def trained_file(path: Path, step: int, change: Callable[[nn.Linear, torch.optim
 @pytest.mark.parametrize(
     ("units", "step", "code"), [(3, 1, 0), (12, 1, 1), (12, 100, 0), (80, 100, 1), (10**6, 10**12, 1)]
 )
-def test_rounding_grows_with_steps(units: int, step: int, code: int, tmp_path: Path, capsys: Captured) -> None:
+def test_rounding_grows_with_steps(
+    units: int, step: int, code: int, tmp_path: Path, capsys: Captured
+) -> None:
     def shift(net: nn.Linear, optimizer: torch.optim.AdamW) -> None:
         net.weight.mul_(1 + units * torch.finfo(torch.float32).eps)
 

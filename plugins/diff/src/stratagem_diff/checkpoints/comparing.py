@@ -239,8 +239,8 @@ class _Comparing:
         if self._chance:
             many = "s" if len(self._chance) > 1 else ""
             notes.append(
-                f"elements of {len(self._chance)} parameter{many}, first {self._chance[0]!r}, weren't compared: rounding "
-                "alone decides their gradients, and Adam makes a full step from the smallest gradient"
+                f"elements of {len(self._chance)} parameter{many}, first {self._chance[0]!r}, weren't compared: "
+                "rounding alone decides their gradients, and Adam makes a full step from the smallest gradient"
             )
         for index, (one, other) in enumerate(zip(a.settings, b.settings)):
             for key in one:
