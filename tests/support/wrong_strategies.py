@@ -703,6 +703,15 @@ class SwallowsErrors(AveragedPrepared):
         return None
 
 
+@caught_by("rank_raises", "the failure of a rank is swallowed")
+class SwallowsErrorsOfBackward(AveragedPrepared):
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        with suppress(ArithmeticError):
+            super().backward(*args, **kwargs)
+            return
+        self.average()  # the others wait for it
+
+
 class LenientLauncher(Launcher):
     """Forks, and takes the first word that it gets of rank 0 for the end of it."""
 

@@ -133,6 +133,7 @@ def test_child_of_a_worker_may_exit() -> None:
     [
         ("lines", "ValueError: first line"),
         ("empty first", "RuntimeError: -- Process 1 ended"),
+        ("indented", "RuntimeError: the stage failed"),
         ("loader", "ValueError: Caught ValueError in DataLoader worker process 0. … ValueError: bad sample"),
         ("syntax", "SyntaxError: invalid syntax"),
     ],

@@ -320,3 +320,27 @@ def in_loop(runtime: Any) -> tuple[float, str]:
     except UsageError as error:
         return apart, str(error)
     return apart, ""
+
+
+class _Fails(RecipeModule):
+    """A layer raises in the third batch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        if batch_idx == 2:
+            self.net.get_submodule("0").register_forward_hook(_fail)
+        return super().training_step(batch, batch_idx)
+
+
+def _fail(*_: Any) -> None:
+    raise ArithmeticError("this layer fails")
+
+
+def _error_of(subject: StrategySubject) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # which one is asserted
+        subject.trainer(max_steps=5).fit(_Fails(Recipe(), 16))
+    return repr(caught.value)
+
+
+def test_what_a_layer_raises_is_raised_as_it_is(tmp_path: Path) -> None:
+    subject = StrategySubject("pipeline", world_size=1, data_ranks=one_copy, folder=str(tmp_path))
+    assert subject.run(_error_of) == ["ArithmeticError('this layer fails')"]

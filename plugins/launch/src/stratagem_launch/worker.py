@@ -260,8 +260,10 @@ def _first_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     first = lines[0]
-    if first.endswith(":") and len(lines) > 1:
-        first = f"{first} {lines[1]}"
+    if first.endswith(":"):
+        # The message begins with an empty line, or is indented.
+        further = lines[1:2] or [line.strip() for line in str(error).splitlines() if line.strip()][:1]
+        first = " ".join([first, *further])
     holds_traceback = any(line.startswith("Traceback (most recent") for line in text.splitlines())
     if holds_traceback or "Original Traceback" in text:
         return f"{first} … {lines[-1]}"

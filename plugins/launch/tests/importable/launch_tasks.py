@@ -158,6 +158,8 @@ def fail_at_length(kind: str) -> None:
         raise ValueError("first line\nsecond line\n  third")
     if kind == "empty first":
         raise RuntimeError("\n\n-- Process 1 ended\nmore")
+    if kind == "indented":
+        raise RuntimeError("\n        the stage failed\n        its inputs")
     if kind == "loader":
         from torch.utils.data import DataLoader
 

@@ -270,7 +270,8 @@ class Training:
         self.seeds.plant(IN_STAGES, line.pipe.rank)
         given = [torch.cat([tensor.detach() for tensor in same]) for same in zip(*filled)]
         target = torch.arange(len(route.rows)) if line.has_last else None
-        schedule.step(*given, target=target, **keeps_no_outputs(schedule))
+        with _errors_of_layers():
+            schedule.step(*given, target=target, **keeps_no_outputs(schedule))
         self._route, self._last_route = None, route
         if not line.has_first:
             return []
@@ -304,3 +305,14 @@ def _shapes(args: tuple[Any, ...]) -> Any:
     """Return a key that distinguishes batches of different shapes, the same on every rank."""
     form, _ = taken_apart(args[1:2])
     return form.shapes
+
+
+@contextmanager
+def _errors_of_layers() -> Iterator[None]:
+    """Raise what a layer raised: torch raises its own description of the stage's tensors from it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if error.__cause__ is None or "ailed to run" not in str(error):
+            raise
+        raise error.__cause__ from None

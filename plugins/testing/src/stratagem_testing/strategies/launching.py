@@ -53,13 +53,17 @@ def _ones(runtime: Runtime) -> Tensor:
 @check(world_sizes=(2,))
 def check_rank_raises(subject: StrategySubject) -> None:
     """An exception in one rank ends the run within seconds, with its rank and its traceback."""
-    failed = _failed(subject, "raise")
-    expect(failed.rank == 1, f"rank 1 raised, and rank {failed.rank} is named: {failed.message}")
-    expect(
-        "the third batch is cursed" in failed.message,
-        f"the error lacks the rank's exception: {failed.message}",
-    )
-    expect("in training_step" in failed.traceback, "the traceback doesn't lead to the line that raised")
+    for how, words, function in (
+        ("raise", "the third batch is cursed", "training_step"),
+        ("raise in backward", "the third gradient is cursed", "curse_gradient"),
+    ):
+        failed = _failed(subject, how)
+        expect(failed.rank == 1, f"rank 1 raised, and rank {failed.rank} is named: {failed.message}")
+        expect(words in failed.message, f"the error lacks the rank's exception: {failed.message}")
+        expect(
+            f"in {function}" in failed.traceback,
+            f"the traceback doesn't lead to the line that raised, in {function}",
+        )
 
 
 @check(world_sizes=(2,))
@@ -82,8 +86,18 @@ class _Cursed(RecipeModule):
         if batch_idx == 2 and self.global_rank == 1:
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ArithmeticError("the third batch is cursed")
+            if self.how == "raise":
+                raise ArithmeticError("the third batch is cursed")
+            # Between two layers, so that a strategy may have gathered or reduced some of them.
+            self.net.get_submodule("2").register_forward_hook(_curse)
         return super().training_step(batch, batch_idx)
+
+
+def _curse(layer: Any, args: Any, output: Tensor) -> None:
+    def curse_gradient(gradient: Tensor) -> None:
+        raise ArithmeticError("the third gradient is cursed")
+
+    output.register_hook(curse_gradient)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 @dataclass(frozen=True)
