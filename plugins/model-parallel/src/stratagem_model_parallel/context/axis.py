@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 
-from stratagem import CombinationError, ConfigError, Prepared
+from stratagem import CombinationError, Prepared
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
-from stratagem_model_parallel.context.cutting import cut_blocks
 from stratagem_model_parallel.context.live import sequences_cut_among
-from stratagem_model_parallel.context.plan import BUILT_IN, ContextPlan, Plan, blocks_of
+from stratagem_model_parallel.context.plan import ContextPlan, Plan
 from stratagem_model_parallel.context.ranks import CONTEXT, SequenceRanks
-from stratagem_model_parallel.context.region import ATTENTIONS
+from stratagem_model_parallel.context.settings import ContextSettings
 from stratagem_model_parallel.kinds import local
 from stratagem_model_parallel.mesh import TENSOR
 
@@ -53,11 +52,7 @@ class ContextAxis(Axis):
         plans: Sequence[ContextPlan] = (),
     ) -> None:
         super().__init__(size)
-        if attention not in ATTENTIONS:
-            raise ConfigError(f"attention={attention!r} must be one of {', '.join(ATTENTIONS)}")
-        self.attention = attention
-        self.parallelize = parallelize
-        self.plans = tuple(plans)
+        self.settings = ContextSettings(attention, parallelize, tuple(plans))
 
     def apply(self, target: AxisTarget) -> AxisSteps:
         """Cut sequences before the module's blocks, and put them together after these."""
@@ -70,13 +65,9 @@ class ContextAxis(Axis):
                 "training loop or manual optimization may get by torch.autograd.grad: let the Trainer step the "
                 "optimizers, or choose the strategy context_parallel"
             )
-        ranks, root = SequenceRanks.of(target.mesh), request.original_module
-        if ranks.size > 1 or isinstance(self.parallelize, Mapping):
-            blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), target.mesh)
-            if ranks.size > 1:
-                tensor = target.mesh.get_group(TENSOR) if target.sizes.get(TENSOR, 1) > 1 else None
-                for handle in cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention], tensor):
-                    target.closing.callback(handle.remove)
+        ranks = SequenceRanks.of(target.mesh)
+        tensor = target.mesh.get_group(TENSOR) if target.sizes.get(TENSOR, 1) > 1 else None
+        self.settings.cut(request.original_module, target.mesh, target.closing, tensor)
         target.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
         return ContextSteps(ranks, request.device)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from stratagem_ddp import DDPOptions, DDPStrategy
@@ -17,11 +17,10 @@ from stratagem import (
     SetupRequest,
     hookimpl,
 )
-from stratagem_model_parallel.context.cutting import cut_blocks
 from stratagem_model_parallel.context.live import sequences_cut_among
-from stratagem_model_parallel.context.plan import BUILT_IN, ContextPlan, Plan, blocks_of
+from stratagem_model_parallel.context.plan import ContextPlan, Plan
 from stratagem_model_parallel.context.ranks import CONTEXT, SequenceRanks
-from stratagem_model_parallel.context.region import ATTENTIONS
+from stratagem_model_parallel.context.settings import ContextSettings
 from stratagem_model_parallel.mesh import DATA, Size, check_size, mesh_shape
 
 if TYPE_CHECKING:
@@ -81,13 +80,9 @@ class ContextParallelStrategy(DDPStrategy):
         super().__init__(**options)
         self.context_parallel_size = context_parallel_size
         self.data_parallel_size = data_parallel_size
-        self.attention = attention
-        self.parallelize = parallelize
-        self.plans = tuple(plans)
+        self.settings = ContextSettings(attention, parallelize, tuple(plans))
         check_size("context_parallel_size", context_parallel_size)
         check_size("data_parallel_size", data_parallel_size)
-        if attention not in ATTENTIONS:
-            raise ConfigError(f"attention={attention!r} must be one of {', '.join(ATTENTIONS)}")
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -105,7 +100,7 @@ class ContextParallelStrategy(DDPStrategy):
 
     def plan_lines(self) -> Sequence[str]:
         """Say how attention is computed."""
-        return [f"sequences are cut among ranks, with attention by {self.attention}"]
+        return [f"sequences are cut among ranks, with attention by {self.settings.attention}"]
 
     def _shape(self, processes: int, per_node: int) -> tuple[int, int]:
         sizes = self.data_parallel_size, self.context_parallel_size
@@ -124,11 +119,5 @@ class ContextParallelStrategy(DDPStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose blocks compute on shards of the sequence."""
-        mesh, root = mesh_of(request.collectives), request.original_module
-        ranks = SequenceRanks.of(mesh)
-        if ranks.size > 1 or isinstance(self.parallelize, Mapping):
-            blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), mesh)
-            handles = cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention]) if ranks.size > 1 else []
-            for handle in handles:
-                self.session.closing.callback(handle.remove)
+        self.settings.cut(request.original_module, mesh_of(request.collectives), self.session.closing)
         return super().setup(request)

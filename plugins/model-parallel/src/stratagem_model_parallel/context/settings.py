@@ -1,0 +1,58 @@
+"""`ContextSettings`: which modules compute on shards of the sequence, and how attention sees it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stratagem import ConfigError
+from stratagem_model_parallel.context.cutting import cut_blocks
+from stratagem_model_parallel.context.plan import BUILT_IN, ContextPlan, Plan, blocks_of
+from stratagem_model_parallel.context.ranks import SequenceRanks
+from stratagem_model_parallel.context.region import ATTENTIONS
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class ContextSettings:
+    """What the strategy context_parallel and the axis context have in common.
+
+    Raises:
+        ConfigError: there is no such attention.
+    """
+
+    attention: str
+    """"ulysses" or "ring"."""
+    parallelize: Plan
+    """Which modules compute on shards; None for the module's own plan or a built-in one."""
+    plans: Sequence[ContextPlan]
+    """Plans that go before the built-in ones."""
+
+    def __post_init__(self) -> None:
+        if self.attention not in ATTENTIONS:
+            raise ConfigError(f"attention={self.attention!r} must be one of {', '.join(ATTENTIONS)}")
+
+    def cut(
+        self, root: nn.Module, mesh: DeviceMesh, closing: ExitStack, tensor: dist.ProcessGroup | None = None
+    ) -> None:
+        """Let a module's blocks compute on shards of sequences.
+
+        Args:
+            root: the module.
+            mesh: with a dimension "context".
+            closing: undoes it.
+            tensor: the ranks that share each layer's heads, if there are any.
+        """
+        ranks = SequenceRanks.of(mesh)
+        if ranks.size == 1 and not isinstance(self.parallelize, Mapping):
+            return
+        blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), mesh)
+        if ranks.size > 1:
+            for handle in cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention], tensor):
+                closing.callback(handle.remove)
