@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from stratagem_diff.torch_private import in_backward, local_shard
+from stratagem_diff.torch_private import in_backward, local_shard, version
 from stratagem_diff.values import Shard
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
@@ -19,6 +19,16 @@ def test_a_forward_within_backward_is_noticed() -> None:
     assert not in_backward()
     loss.backward()
     assert seen == [True]
+
+
+def test_writes_to_a_tensor_are_counted() -> None:
+    weight = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    before = version(weight)
+    assert (weight + 1).sum() == 4
+    assert version(weight) == before
+    with torch.no_grad():
+        weight[0].mul_(2)
+    assert version(weight) > before
 
 
 def test_an_uneven_shard_says_where_it_begins() -> None:

@@ -21,7 +21,7 @@ from stratagem_diff import values
 from stratagem_diff.files import Entry, ModelInfo, Place, RankWriter
 from stratagem_diff.names import called_modules, named_buffers, named_modules, named_parameters
 from stratagem_diff.rounding import OtherRounding
-from stratagem_diff.torch_private import in_backward, local_shard
+from stratagem_diff.torch_private import in_backward, local_shard, version
 
 STEPS = 3
 """Default number of recorded optimizer steps."""
@@ -97,7 +97,7 @@ class Recorder:
             for outer in optimizers
             for each in (outer, getattr(outer, "optimizer", None), getattr(outer, "optim", None))
         }
-        self._versions = {id(each): each._version for _, each in named_parameters(root)}
+        self._versions = {id(each): version(each) for _, each in named_parameters(root)}
         self._rank, self._world_size = self._given_rank or _rank_and_size()
         self._writer = RankWriter(self._folder, self._rank)
         modules = named_modules(root)
@@ -256,9 +256,9 @@ class Recorder:
         """Keep frozen parameters that something has changed since, such as a moving average of the weights."""
         assert self._root is not None
         for name, parameter in _once(named_parameters(self._root)):
-            if parameter.requires_grad or self._versions.get(id(parameter)) == parameter._version:
+            if parameter.requires_grad or self._versions.get(id(parameter)) == version(parameter):
                 continue
-            self._versions[id(parameter)] = parameter._version
+            self._versions[id(parameter)] = version(parameter)
             self._keep(Place(self._step, "parameter", name), parameter, 0)
 
     def _named(self, optimizer: Optimizer) -> Sequence[tuple[str, nn.Parameter]]:

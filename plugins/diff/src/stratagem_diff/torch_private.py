@@ -18,6 +18,11 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+def version(tensor: Tensor) -> int:
+    """Return the number of writes to a tensor so far, its views' included: nothing public counts them."""
+    return int(tensor._version)
+
+
 def local_shard(tensor: DTensor) -> tuple[Tensor, Shard]:
     """Return this rank's shard of a DTensor, and where it lies in the whole one. Not collective.
 
