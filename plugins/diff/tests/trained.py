@@ -50,6 +50,26 @@ class WrongBias(Net):
             self.head.bias.grad.mul_(0.5)
 
 
+class NanOnOneRank(Net):
+    """Has a layer whose output isn't finite on rank 1, in the third step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.append(Overflow(self))
+
+
+class Overflow(nn.Module):
+    """Returns its input; on rank 1 of several, NaN in the third step of a net."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self._step = lambda: net.global_step + 1
+
+    def forward(self, values: Tensor) -> Tensor:
+        is_due = dist.is_initialized() and dist.get_rank() == 1 and self._step() == 3
+        return values * float("nan") if is_due else values
+
+
 def train(runtime: stratagem.Runtime) -> None:
     """Train by a loop without the Trainer."""
     torch.manual_seed(0)

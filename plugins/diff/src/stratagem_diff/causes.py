@@ -163,7 +163,7 @@ def stale(found: Comparison, first: Difference) -> str | None:
     if place.step < 1 or first.theirs is None:
         return None
     before = Place(place.step - 1, place.kind, place.name, place.call, place.item)
-    if place.step == 1:
+    if place.step == found.ours.first_step:
         before = Place(0, "start", place.name)
     local_values = found.ours.places.get(before)
     if not local_values or local_values[0].value.data.shape != first.theirs.data.shape:

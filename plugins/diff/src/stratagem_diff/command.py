@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _RUNS = cloup.OptionGroup("Runs", help="Flags of both sides; `--against` changes them for B.")
 _RECORDS = cloup.OptionGroup("Recording")
+_STEP = cloup.OptionGroup("A kept step")
 _CHECKPOINTS = cloup.OptionGroup("Checkpoints")
 _OUTPUT = cloup.OptionGroup("Output")
 _ONLY_RUNS = (
@@ -43,7 +44,8 @@ _ONLY_RUNS = (
     "Examples:\n"
     "  stratagem diff digits.py:Digits --strategy ddp --devices 2 --against fsdp\n"
     "  stratagem diff record-a record-b\n"
-    "  stratagem diff runs/one runs/two/checkpoints/last",
+    "  stratagem diff runs/one runs/two/checkpoints/last\n"
+    "  stratagem diff runs/one --step 1042",
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
@@ -86,6 +88,13 @@ _ONLY_RUNS = (
     help="Estimate rounding instead of measuring it by a further run.",
 )
 @cloup.option(
+    "--step",
+    group=_STEP,
+    type=click.IntRange(1),
+    help="Which optimizer step of the run A, from 1; without it, the first that raised or isn't finite, or the "
+    "chosen one.",
+)
+@cloup.option(
     "--exact",
     group=_CHECKPOINTS,
     is_flag=True,
@@ -105,14 +114,19 @@ def diff(
 
     A and B are checkpoints, runs whose last checkpoints are compared, or folders that
     `python -m stratagem_diff record` or `stratagem_diff.record` wrote. Or A is a TARGET as for `stratagem fit`, or a
-    script as for `stratagem run`: it is trained twice, the second time with the changes of --against.
+    script as for `stratagem run`: it is trained twice, the second time with the changes of --against. Or A is a run
+    whose steps `--use capsule` kept, and there is no B: the step is run in one process, and as in the run.
     docs/guides/diff.md.
     """
     if html is not None and not Path(html).resolve().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {Path(html).resolve().parent}")
     if keywords["exact"] and (b is None or not _are_checkpoints(a, b)):
         raise UsageError("--exact is for checkpoints: two trainings differ by rounding; leave it out")
-    if b is None:
+    if b is not None and keywords["step"] is not None:
+        raise UsageError(f"--step is for the kept step of one run: leave it out, or leave out {b}")
+    if b is None and (keywords["step"] is not None or os.path.isdir(os.path.join(a, "capsules"))):
+        result = _of_kept_step(a, keywords)
+    elif b is None:
         result = _of_runs(a, keywords)
     elif _are_checkpoints(a, b):
         result = _of_checkpoints(a, b, keywords)
@@ -163,11 +177,13 @@ def _are_checkpoints(a: str, b: str) -> bool:
     return found[0]
 
 
-def _refuse(keywords: dict[str, Any], names: Sequence[str], what: str) -> None:
+def _refuse(
+    keywords: dict[str, Any], names: Sequence[str], what: str, instead: str = "leave it out, or leave out B"
+) -> None:
     given = next((name for name in names if keywords[name]), None)
     if given is not None:
         flag = "--set" if given == "sets" else f"--{given.replace('_', '-')}"
-        raise UsageError(f"{flag} is for runs, and {what}: leave it out, or leave out B")
+        raise UsageError(f"{flag} is for runs, and {what}: {instead}")
 
 
 def _of_checkpoints(a: str, b: str, keywords: dict[str, Any]) -> _Result:
@@ -198,7 +214,9 @@ def _of_runs(target: str, keywords: dict[str, Any]) -> _Result:
     from stratagem_diff.run import with_common_batch
 
     if os.path.isdir(target):
-        raise UsageError(f"{target} is a folder: give a second record, as in `stratagem diff {target} OTHER`")
+        raise UsageError(
+            f"{target} is a folder: give a second record or checkpoint, as in `stratagem diff {target} OTHER`"
+        )
     if not keywords["against"]:
         raise UsageError(
             "nothing to compare with: give --against, as in --against fsdp or --against devices=4"
@@ -212,6 +230,43 @@ def _of_runs(target: str, keywords: dict[str, Any]) -> _Result:
         folder = Path(keywords["keep"] or scratch)
         made = _record_all(_Plan(a, b, folder, options, measure=not keywords["estimate"]))
         return _of_trainings(compare(made[0], made[1], made[2:]), (a.describe(), b.describe()))
+
+
+def _of_kept_step(run: str, keywords: dict[str, Any]) -> _Result:
+    from stratagem_diff.comparison import compare
+    from stratagem_diff.replays import ReplayedStep, kept_step, record_replay
+
+    unused = [
+        name for name in (*_ONLY_RUNS, "rounding", "no_dropout") if name not in ("strategy", "accelerator")
+    ]
+    _refuse(keywords, unused, f"{run} has a kept step, which is run as it was", "leave it out")
+    step = kept_step(run) if keywords["step"] is None else keywords["step"]
+    a = ReplayedStep(run, step, keywords["strategy"] or "single", keywords["accelerator"])
+    b = ReplayedStep(run, step, None, keywords["accelerator"]).changed(keywords["against"])
+    if a == b:
+        raise UsageError(
+            f"A and B would both be {a.describe()}: give another --against, or none for the run's own"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(keywords["keep"] or scratch)
+        folders = [str(folder / name) for name in ("a", "b", "a-rounding")]
+        replayed = record_replay(a, Path(folders[0]), "A")
+        if replayed["is_same_run"] and b.strategy is None:
+            raise UsageError(
+                f"{run} was trained as A is run, with {a.strategy}: give --against, as in --against ddp"
+            )
+        others = [record_replay(b, Path(folders[1]), "B")]
+        if keywords["estimate"]:
+            folders.pop()
+        else:
+            record_replay(a, Path(folders[2]), "A", rounding=True)
+        found = compare(folders[0], folders[1], folders[2:])
+    for label, each in zip("AB", (replayed, *others)):
+        if not each["is_repeated"]:
+            found.notes.append(
+                f"the losses of {label} aren't those of the run: `stratagem replay` shows both"
+            )
+    return _of_trainings(found, (a.describe(), b.describe()))
 
 
 def _run(target: str, keywords: dict[str, Any]) -> Run:

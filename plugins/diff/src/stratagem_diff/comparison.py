@@ -15,6 +15,7 @@ from stratagem.errors import UsageError
 from stratagem_diff.assembling import GlobalValue, of_batch, of_parameter
 from stratagem_diff.files import KINDS, Place, read_record
 from stratagem_diff.layout import Layout, Layouts, lay_out
+from stratagem_diff.non_finite import NonFinite, first_non_finite
 from stratagem_diff.side import LocalValue, Side
 
 NOISE = 8.0
@@ -74,6 +75,8 @@ class Comparison:
     """How the batches of both sides correspond, by step."""
     measured: bool = False
     """Whether rounding was measured, by a run with another rounding."""
+    non_finite: dict[str, NonFinite] = field(default_factory=dict)
+    """Side → the first value of it that isn't finite, where its gradients or parameters aren't."""
 
     @property
     def first(self) -> Difference | None:
@@ -124,11 +127,17 @@ class _Comparing:
             raise UsageError(
                 f"the records have no module in common: A's first is {_first(a)!r} and B's {_first(b)!r}"
             )
+        if a.first_step != b.first_step:
+            raise UsageError(f"A's record begins with step {a.first_step} and B's with step {b.first_step}")
         found.steps = min(a.steps, b.steps)
         if a.steps != b.steps:
             found.notes.append(f"A has {a.steps} steps and B {b.steps}: {found.steps} were compared")
         self._say_facts()
-        for step in range(found.steps + 1):
+        for side in (a, b):
+            first = first_non_finite(side)
+            if first is not None:
+                found.non_finite[side.label] = first
+        for step in (0, *range(a.first_step, a.first_step + found.steps)):
             moved_before = [] if found.differences or self._noise else sorted(self._moved_by_chance)
             self._compare_step(step)
             if found.differences and moved_before:
@@ -138,7 +147,7 @@ class _Comparing:
                     f"steps from {step} on weren't compared: rounding alone decides the update of "
                     f"{moved_before[0]!r}, and values differ after it; measure rounding to compare them"
                 )
-                found.steps = step - 1
+                found.steps = step - a.first_step
                 break
         return found
 
@@ -182,7 +191,7 @@ class _Comparing:
                 note = "A has no gradient of it"
                 self._differ(Difference(place, math.inf, 0.0, None, False, self._all_ranks(), note=note))
         modules = sorted({place.name for place in one_sided if place.kind == "output"})
-        if modules and step == 1:
+        if modules and step == self._ours.first_step:
             listed = ", ".join(modules[:3]) + (f" and {len(modules) - 3} more" if len(modules) > 3 else "")
             found.notes.append(f"B has no values of modules that A has: {listed}")
 
@@ -297,7 +306,7 @@ class _Comparing:
             return NOISE * max(noises) + FLOOR * eps
         if not place.step:
             return FLOOR * eps
-        estimate = UNITS * eps * math.sqrt(1 + number) * place.step
+        estimate = UNITS * eps * math.sqrt(1 + number) * (place.step - self._ours.first_step + 1)
         if place.kind == "parameter gradient":
             size = max(_norm(one.data), _norm(other.data))
             typical = self._typical(place.step) * math.sqrt(one.data.numel())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,9 @@ from stratagem import PreparedWrapper, hookimpl
 from stratagem_diff.recorder import Recorder, RecordOptions
 
 if TYPE_CHECKING:
+    from stratagem_trainer.callbacks import Callback
+    from torch import nn
+
     from stratagem import Prepared, SetupRequest
 
 VARIABLE = "STRATAGEM_DIFF_RECORD"
@@ -28,6 +31,8 @@ class RecordingOrder:
     """What is recorded."""
     compile: bool = False
     """Whether the user's module is compiled, by `nn.Module.compile`, before the strategy wraps it."""
+    step: int | None = None
+    """The optimizer step of a Trainer with which the record begins, from 1; None for the run's first one."""
 
     def to_json(self) -> str:
         """Return the order as text."""
@@ -37,7 +42,7 @@ class RecordingOrder:
     def from_json(cls, text: str) -> RecordingOrder:
         """Return the order that `to_json` wrote."""
         found = json.loads(text)
-        return cls(found["folder"], RecordOptions(**found["options"]), found["compile"])
+        return cls(found["folder"], RecordOptions(**found["options"]), found["compile"], found.get("step"))
 
 
 class Recording:
@@ -45,6 +50,19 @@ class Recording:
 
     def __init__(self) -> None:
         self._order = RecordingOrder.from_json(os.environ[VARIABLE])
+        self._recorder: Recorder | None = None
+
+    def configure_callbacks(self) -> Sequence[Callback]:
+        """Return what begins the record at the ordered step, for a Trainer, which calls this."""
+        if self._order.step is None:
+            return []
+        from stratagem_diff.step_callback import StepCallback
+
+        return [StepCallback(self._order.step, self._watch)]
+
+    def _watch(self, module: nn.Module) -> None:
+        assert self._recorder is not None
+        self._recorder.watch(module)
 
     @hookimpl(wrapper=True)
     def setup(self, request: SetupRequest) -> Generator[None, Prepared, Prepared]:
@@ -55,10 +73,15 @@ class Recording:
             request.original_module.compile()
         prepared = yield
         collectives = request.collectives
-        recorder = Recorder(
-            self._order.folder, self._order.options, rank=collectives.rank, world_size=collectives.world_size
+        recorder = self._recorder = Recorder(
+            self._order.folder,
+            self._order.options,
+            rank=collectives.rank,
+            world_size=collectives.world_size,
+            first_step=self._order.step,
         )
-        recorder.watch(request.original_module)
+        if self._order.step is None:
+            recorder.watch(request.original_module)
         return _Recorded(prepared, recorder)
 
 

@@ -50,6 +50,7 @@ class Recorder:
         options: what is recorded.
         rank: this process's; by torch.distributed or the environment of torchrun if not given.
         world_size: number of ranks; given with `rank`.
+        first_step: number of the first step that is recorded, in a run whose random numbers were set before it.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Recorder:
         *,
         rank: int | None = None,
         world_size: int = 1,
+        first_step: int | None = None,
     ) -> None:
         self._folder, self._options = folder, options or RecordOptions()
         self._given_rank = None if rank is None else (rank, world_size)
@@ -68,7 +70,8 @@ class Recorder:
         self._root: nn.Module | None = None
         self._writer: RankWriter | None = None
         self._entries: list[Entry] = []
-        self._step, self._micro_batch = 1, -1
+        self._has_own_seed, self._first_step = first_step is None, first_step or 1
+        self._step, self._micro_batch = self._first_step, -1
         self._depth = 0
         self._root_is_called = self._has_gradients = self._stepped = False
         self._calls: dict[str, int] = {}
@@ -144,11 +147,12 @@ class Recorder:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "threads": torch.get_num_threads(),
-            "seed": torch.initial_seed(),
+            "seed": torch.initial_seed() if self._has_own_seed else None,
             "rounding": self._options.rounding,
             "dropout": "as it is" if self._options.dropout else "off",
+            "first_step": self._first_step,
         }
-        steps = self._step if self._stepped else self._step - 1
+        steps = self._step - self._first_step + self._stepped
         self._writer.close(self._rank, self._world_size, steps, self._model, facts)
 
     # Calls of modules ---------------------------------------------------------------------------
@@ -178,7 +182,7 @@ class Recorder:
 
     def _next_step(self) -> bool:
         """Write the step that is complete; False where it was the last one."""
-        if self._step >= self._options.steps:
+        if self._step - self._first_step + 1 >= self._options.steps:
             self.close()
             return False
         assert self._writer is not None

@@ -11,6 +11,7 @@ from typing import Any
 from stratagem_diff.causes import likely_causes
 from stratagem_diff.comparison import Comparison, Difference
 from stratagem_diff.files import Place
+from stratagem_diff.non_finite import NonFinite
 from stratagem_diff.side import ranks_text
 
 SHOWN = 10
@@ -19,15 +20,21 @@ NOTES = 6
 """Notes on a screen."""
 
 _WHAT = {
-    "start": "before the first step, {name} differs",
-    "input": "step {step}: the batches differ",
-    "output": "step {step}: the forward value of {name} differs",
-    "output gradient": "step {step}: the gradient of the value of {name} differs",
-    "parameter gradient": "step {step}: the gradient of parameter {name} differs",
-    "optimizer state": "step {step}: the optimizer's {item!r} of parameter {name} differs",
-    "parameter": "step {step}: parameter {name} differs after its update",
-    "buffer": "step {step}: buffer {name} differs",
+    "start": "{name}",
+    "input": "an input of {name}",
+    "output": "the forward value of {name}",
+    "output gradient": "the gradient of the value of {name}",
+    "parameter gradient": "the gradient of parameter {name}",
+    "optimizer state": "the optimizer's {item!r} of parameter {name}",
+    "parameter": "parameter {name}",
+    "buffer": "buffer {name}",
 }
+_DIFFERS = {
+    "start": "{start}, {what} differs",
+    "input": "step {step}: the batches differ",
+    "parameter": "step {step}: {what} differs after its update",
+}
+"""What is said in other words than "step {step}: {what} differs"."""
 
 
 def sentence(found: Comparison) -> str:
@@ -65,12 +72,35 @@ def scaled_alike(found: Comparison) -> int | None:
 
 def where(place: Place, found: Comparison | None = None) -> str:
     """Return what differs, without how much."""
+    form = _DIFFERS.get(place.kind, "step {step}: {what} differs")
+    return form.format(step=place.step, what=what(place, found), start=_start(found))
+
+
+def _start(found: Comparison | None) -> str:
+    first = 1 if found is None else found.ours.first_step
+    return "before the first step" if first == 1 else f"before step {first}"
+
+
+def what(place: Place, found: Comparison | None = None) -> str:
+    """Return what a value is of."""
     name = repr(place.name)
-    if place.kind.startswith("output"):
+    if place.kind.startswith(("output", "input")):
         kind = found.ours.modules.get(place.name, "") if found is not None else ""
         name = f"module {name}" if place.name else "the model itself"
         name = f"{name} ({kind})" if kind else name
-    return _WHAT[place.kind].format(step=place.step, name=name, item=place.item)
+    return _WHAT[place.kind].format(name=name, item=place.item)
+
+
+def non_finite(found: Comparison) -> list[str]:
+    """Return in a line for each side the first of its values that isn't finite."""
+    lines = []
+    for side in (found.ours, found.theirs):
+        first = found.non_finite.get(side.label)
+        if first is not None:
+            when = f"step {first.place.step}" if first.place.step else _start(found)
+            ranks = ranks_text(first.ranks, side.world_size)
+            lines.append(f"Not finite in {side.label}, first, {when}: {what(first.place, found)}, {ranks}.")
+    return lines
 
 
 def amount(difference: Difference) -> str:
@@ -111,6 +141,8 @@ class Said:
     notes: Sequence[str]
     differ: int = 0
     """How many places differ."""
+    non_finite: Sequence[str] = ()
+    """The first value of each side that isn't finite, in a sentence each."""
 
 
 def said(found: Comparison) -> Said:
@@ -119,13 +151,19 @@ def said(found: Comparison) -> Said:
     if not found.measured:
         notes.append("rounding is estimated; record A again with --rounding, and pass that record")
     return Said(
-        sentence(found), downstream(found), likely_causes(found), _table(found), notes, len(found.differences)
+        sentence(found),
+        downstream(found),
+        likely_causes(found),
+        _table(found),
+        notes,
+        len(found.differences),
+        non_finite(found),
     )
 
 
 def report(of: Said) -> str:
     """Return one screen: the sentence, what is downstream, likely causes, and the first places in a table."""
-    lines = [of.sentence, *([of.downstream] if of.downstream else [])]
+    lines = [of.sentence, *([of.downstream] if of.downstream else []), *of.non_finite]
     if of.causes:
         lines += ["", "Likely causes:", *(f"  - {cause}" for cause in of.causes)]
     if len(of.table) > 1:
@@ -152,7 +190,24 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "compared": found.compared,
         "rounding": "measured" if found.measured else "estimated",
         "differences": differences_json(found),
+        "non_finite": {
+            side.label.lower(): _non_finite_json(found.non_finite.get(side.label))
+            for side in (found.ours, found.theirs)
+        },
         "notes": found.notes,
+    }
+
+
+def _non_finite_json(found: NonFinite | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    place = found.place
+    return {
+        "step": place.step,
+        "kind": place.kind,
+        "name": place.name,
+        "item": place.item,
+        "ranks": list(found.ranks),
     }
 
 

@@ -43,6 +43,7 @@ class Side:
         self.modules: Mapping[str, str] = {k: v for record in ranks for k, v in record.model.modules.items()}
         self.aliases: Mapping[str, str] = {k: v for record in ranks for k, v in record.model.aliases.items()}
         self.facts = ranks[0].facts
+        self.first_step: int = self.facts.get("first_step", 1)
         self.places: dict[Place, list[LocalValue]] = {}
         for record in ranks:
             for entry in record.entries:

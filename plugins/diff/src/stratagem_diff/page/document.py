@@ -41,6 +41,7 @@ def document(found: Comparison, sides: tuple[str, str], of: Said) -> str:
         sides=sides,
         sentence=of.sentence,
         downstream=of.downstream,
+        non_finite=of.non_finite,
         causes=of.causes,
         modules=[_row(found, module) for module in _modules(found)],
         notes=of.notes,
