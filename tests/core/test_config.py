@@ -64,7 +64,7 @@ def test_a_configuration_is_fixed_and_reaches_other_processes():
         config.seed = 4
 
 
-def test_defaults_select_by_themselves_and_are_nobodys_else():
+def test_defaults_select_by_themselves_and_are_shared_with_no_other():
     first, second = RunConfig(), RunConfig()
     assert first == second
     assert first.strategy_options == {}

@@ -167,7 +167,7 @@ def test_a_use_elsewhere_is_found(source: str):
         "'torch.nn'",
     ],
 )
-def test_names_of_ones_own_are_not(source: str):
+def test_own_names_are_not(source: str):
     assert not list(uses(ast.parse(source), "stratagem_ddp"))
 
 

@@ -153,7 +153,7 @@ def look(subject: StrategySubject, recipe: Recipe) -> Seen:
     )
 
 
-def loops_of_ones_own(subject: StrategySubject) -> tuple[list[float], list[float]]:
+def own_loops(subject: StrategySubject) -> tuple[list[float], list[float]]:
     """The losses of a loop under the strategy, and of the same in plain torch."""
     return subject.runtime(seed=3).launch(_loops, quiet=True)
 

@@ -191,7 +191,7 @@ def layouts(subject: StrategySubject) -> tuple[list[str], list[str], list[str], 
     return seen.parameters, seen.states, seen.names, hooks
 
 
-def loop_of_ones_own(subject: StrategySubject, path: str) -> tuple[list[float], list[float]]:
+def own_loop(subject: StrategySubject, path: str) -> tuple[list[float], list[float]]:
     """Step, save, step on; load, and step on alike."""
     return subject.runtime(seed=3).launch(_loop, path, quiet=True)
 

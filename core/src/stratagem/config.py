@@ -96,7 +96,7 @@ class RunConfig:
     extensions: tuple[Any, ...] = ()
     """Objects with hook implementations, or names of installed extensions."""
     only_plugins: tuple[str, ...] = ()
-    """Distributions to consider beside the core, with those that they depend on; empty means all."""
+    """Distributions to consider in addition to the core, with those that they depend on; empty means all."""
     without_plugins: tuple[str, ...] = ()
     """Distributions to leave out."""
 

@@ -77,7 +77,7 @@ def own(runtime, epochs):
         runtime.launch(print)
 
 
-def test_a_command_of_ones_own_gets_a_runtime():
+def test_a_own_command_gets_a_runtime():
     result = CliRunner().invoke(
         own, ["--strategy", "single", "--devices", "1", "--use", "m:C", "--epochs", "5"]
     )

@@ -133,7 +133,7 @@ def test_a_file_that_is_not_there_is_one_sentence(folder, refused) -> None:
     assert "STRATAGEM_LOCKED" not in os.environ
 
 
-def test_commands_of_ones_own_have_the_flag(folder, monkeypatch) -> None:
+def test_own_commands_have_the_flag(folder, monkeypatch) -> None:
     @click.command()
     @stratagem.options
     def command(runtime):

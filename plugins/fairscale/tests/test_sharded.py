@@ -210,7 +210,7 @@ def in_many_ways(runtime: Any, way: str) -> list[Tensor]:
     "way",
     ["two backwards", "three backwards", "plain backward", "frozen in a window", "other data", "grown"],
 )
-def test_loops_of_ones_own(way: str) -> None:
+def test_own_loops(way: str) -> None:
     plain = on_two(in_many_ways, way, strategy="single")
     for buffer_size in (0, BUCKETS):
         ours = on_two(in_many_ways, way, reduce_buffer_size=buffer_size)

@@ -1,4 +1,4 @@
-"""Wrong use is refused with what to change; a rank that fails ends the run; what is moot is said once."""
+"""Wrong use is refused with what to change; a rank that fails ends the run; options without effect are reported."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_rank_that_raises_in_backward_does_not_wait_for_the_others() -> None:
         trainer(2, strategy).fit(FailsInBackward())
 
 
-def test_what_is_moot_is_said_once_in_one_sentence() -> None:
+def test_options_without_effect_are_reported_once() -> None:
     strategy = FSDPStrategy(
         backward_prefetch=BackwardPrefetch.BACKWARD_POST,
         forward_prefetch=True,

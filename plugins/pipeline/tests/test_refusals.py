@@ -296,7 +296,7 @@ def reach(subject: StrategySubject) -> None:
     subject.trainer(max_steps=1).fit(Reaching())
 
 
-def test_a_loop_of_ones_own_evaluates_and_does_not_train(tmp_path: Path) -> None:
+def test_a_own_loop_evaluates_and_does_not_train(tmp_path: Path) -> None:
     subject = StrategySubject(
         "pipeline", world_size=2, options=OPTIONS, data_ranks=one_copy, folder=str(tmp_path)
     )

@@ -52,7 +52,7 @@ def test_without_a_checkpoint_all_work_before_the_restart_is_lost(tmp_path: Path
     assert found.parts["restarts"] == pytest.approx(1.0)
 
 
-def test_time_between_two_runs_in_one_folder_is_nobodys(tmp_path: Path) -> None:
+def test_time_between_two_runs_in_one_folder_belongs_to_neither(tmp_path: Path) -> None:
     write_rank(tmp_path, [START, STEP])
     write_rank(tmp_path, [START, STEP], attempt=1, began=2_000_000.0)
     found = goodput(read_run(str(tmp_path)))

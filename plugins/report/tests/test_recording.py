@@ -195,7 +195,7 @@ def test_a_folder_elsewhere_and_one_that_cant_be_written(tmp_path: Path) -> None
             runtime.launch(loop, quiet=True)
 
 
-def test_a_loop_of_ones_own(tmp_path: Path) -> None:
+def test_a_own_loop(tmp_path: Path) -> None:
     def loop(runtime: stratagem.Runtime) -> None:
         module = Net()
         wrapped, optimizer = runtime.setup(module, module.configure_optimizers())

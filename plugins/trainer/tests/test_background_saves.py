@@ -131,6 +131,6 @@ def save_at_a_step(runtime, path):
     return "both"
 
 
-def test_in_a_loop_of_ones_own_the_next_step_and_the_next_save_tell(tmp_path):
+def test_in_a_own_loop_the_next_step_and_the_next_save_tell(tmp_path):
     runtime = stratagem.Runtime("single", accelerator="cpu", devices=1, checkpoint_options={"async": True})
     assert runtime.launch(save_at_a_step, str(tmp_path / "one"), quiet=True) == "both"

@@ -42,7 +42,7 @@ def test_the_same_process_may_serve_it_again() -> None:
     assert second.get("key") == b"value"
 
 
-def test_the_store_of_an_outer_launch_is_not_taken_for_ones_own() -> None:
+def test_the_store_of_an_outer_launch_is_not_taken_for_its_own() -> None:
     variables = store_variables("/folder", "outer", 0)
     outer = {"TORCHELASTIC_RUN_ID": "outer", **variables}
     assert str(store_file(outer)).startswith("/folder/store.0.")

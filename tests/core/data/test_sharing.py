@@ -83,7 +83,7 @@ def test_a_sampler_may_know_its_part_and_a_map_style_dataset_is_not_asked(number
     assert not knows_its_part(DataLoader(source))
 
 
-def test_a_sampler_of_ones_own_is_named_with_what_to_use_instead(numbers):
+def test_a_own_sampler_is_named_with_what_to_use_instead(numbers):
     with pytest.warns(UserWarning, match="has its own sampler") as caught:
         warn_of_same_data(DataLoader(numbers(4), sampler=[0, 1]), place(3), "nothing is learnt")
     (warning,) = caught

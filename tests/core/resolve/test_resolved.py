@@ -39,7 +39,7 @@ def test_it_is_called_as_it_was_chosen() -> None:
     assert (found.name, found.component, found.why) == ("folder_fast", "folder", "")
 
 
-def test_what_the_caller_gave_is_nobodys_component() -> None:
+def test_what_the_caller_gave_is_no_plugins_component() -> None:
     found = Resolved("extension", "mine", 3)
     assert (found.origin, found.why, found.component, found.preload) == (GIVEN, "", "", ())
     assert found.capabilities == Capabilities()

@@ -55,7 +55,7 @@ def test_an_argument_that_there_is_not_is_named(name):
     with pytest.raises(ConfigError) as raised:
         run_config("Trainer", (), **{name: 2}, seed=1)
     said = str(raised.value)
-    begins = f"Trainer has no argument {name!r}; beside its own it has those of RunConfig: accelerator, "
+    begins = f"Trainer has no argument {name!r}; it also takes those of RunConfig: accelerator, "
     assert said.startswith(begins)
     assert "extensions" not in said.partition(":")[2]
 

@@ -98,7 +98,7 @@ def test_what_an_optimizer_keeps_apart_from_its_groups_is_of_today() -> None:
     assert {id(parameter) for parameter in named.by_name.values()} == own  # type: ignore[attr-defined]
 
 
-def test_a_tensor_of_nobodys_is_refused_in_several_processes() -> None:
+def test_a_tensor_that_belongs_to_no_parameter_is_refused_in_several_processes() -> None:
     net = Net()
     optimizer = torch.optim.SGD([net.first.weight, nn.Parameter(torch.ones(7))], lr=0.1)
     ParameterLedger(net, 1).claim([optimizer])

@@ -30,7 +30,7 @@ def capture_own(loader: Any) -> dict[str, Any]:
 
 
 def restore_own(loader: Any, states: Mapping[str, Any]) -> None:
-    """Take up what `capture_own` returned, as far as the loader still has these generators."""
+    """Restore what `capture_own` returned, as far as the loader still has these generators."""
     for name, generator in _own(loader):
         if name not in states:
             continue
@@ -49,7 +49,7 @@ def capture_global() -> dict[str, Any]:
 
 
 def restore_global(states: dict[str, Any]) -> None:
-    """Take up what `capture_global` returned."""
+    """Restore what `capture_global` returned."""
     restore_rng(states, _CPU)
 
 

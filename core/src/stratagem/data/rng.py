@@ -28,7 +28,7 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng(states: dict[str, Any], device: torch.device) -> None:
-    """Take up what `capture_rng` returned; the device's only where it is of the same kind."""
+    """Restore what `capture_rng` returned; the device's only where it is of the same kind."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]

@@ -157,7 +157,7 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     """Read the entry points of all installed distributions.
 
     Args:
-        only: names of distributions or entry points to consider beside the core, with the plugins that these
+        only: names of distributions or entry points to consider in addition to the core, with the plugins that these
             distributions depend on; empty means all.
         without: names of distributions or entry points to leave out.
 

@@ -22,7 +22,7 @@ def sources_of(value: str) -> set[str] | None:
 
     None where anything else may decide, or where importing the module may do more than define what is asked for: if
     it, or a module of its package that it imports, imports more than stratagem and a few pure modules of
-    Python, opens files, or has statements beside definitions.
+    Python, opens files, or has other statements than definitions.
     """
     start = value.partition("[")[0].partition(":")[0].strip()
     own = start.partition(".")[0]

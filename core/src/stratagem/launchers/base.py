@@ -44,7 +44,7 @@ class Task:
     may_exit: bool = False
     """Whether `sys.exit(0)` is an end like any other, as of a script; else all ranks leave so, or none."""
     preload: tuple[str, ...] = ()
-    """Modules that the fork server imports beside the plan's; those of the function, for a start."""
+    """Modules that the fork server imports in addition to the plan's; those of the function, for a start."""
     notice: Callable[[Sequence[str]], None] | None = None
     """Called in the launching process with the names of functions and classes that are pickled by value."""
 
@@ -73,7 +73,7 @@ class LaunchPlan:
     """Modules that the fork server imports once per node. The second would be imported by
     the first step of an optimizer, in every rank."""
     environ: dict[str, str] = field(default_factory=dict)
-    """Variables set in every worker beside the launcher's own, as by `Environment.complete_plan`."""
+    """Variables set in every worker in addition to the launcher's own, as by `Environment.complete_plan`."""
     log_dir: str | None = None
     """Where each rank's output is kept as `attempt_N/RANK/{stdout,stderr}.log`; None keeps none."""
 

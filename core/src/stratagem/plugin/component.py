@@ -112,7 +112,7 @@ class Component:
     launcher_variables: tuple[str, ...] = ()
     """For an environment: its launcher's variables that show that there are several processes, as MPI's size."""
     preload: tuple[str, ...] = ()
-    """What workers import for it in the end, beside the module of `target`; a fork server does so once per node."""
+    """What workers import for it in the end, besides the module of `target`; a fork server does so once per node."""
     conformance: str = ""
     """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT", or a mapping with
     subjects for its own name and some presets; where there is none, the kit makes one from the name."""

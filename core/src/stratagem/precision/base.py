@@ -89,4 +89,4 @@ class Precision:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned."""
+        """Restore what `state_dict` returned."""

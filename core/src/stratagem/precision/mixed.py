@@ -119,7 +119,7 @@ class ScaledPrecision(MixedPrecision):
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a scale; an empty state, from a run without scaling, leaves the scale as it is."""
+        """Restore a scale; an empty state, from a run without scaling, leaves the scale as it is."""
         # Gradients of before don't count: neither for the loaded scale, nor as unscaled by it.
         self._unscaled.clear()
         self._scaler.forget_all()

@@ -36,7 +36,7 @@ def run_config(owner: str, plugins: Any, **settings: Any) -> RunConfig:
         if renamed := known_plugins().renamed({**settings, "plugins": plugins}):
             raise ConfigError(renamed)
         raise ConfigError(
-            f"{owner} has no argument {unknown[0]!r}; beside its own it has those of RunConfig: {', '.join(names)}"
+            f"{owner} has no argument {unknown[0]!r}; it also takes those of RunConfig: {', '.join(names)}"
         )
     if not isinstance(plugins, (list, tuple)):
         plugins = () if plugins is None else (plugins,)

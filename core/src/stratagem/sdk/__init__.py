@@ -1,4 +1,4 @@
-"""All that a plugin may import from core beside the names of `stratagem` and `stratagem.errors`.
+"""All that a plugin may import from core in addition to the names of `stratagem` and `stratagem.errors`.
 
 - `tensors`: tensors in batches: moving, taking apart.
 - `shards`: in which ways ranks share parameters out, and whether copies are equal.

@@ -323,7 +323,7 @@ class Prepared:
         }
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
-        """Take up the tensors in `reader`, and what `state` returned when they were saved.
+        """Restore the tensors in `reader`, and what `state` returned when they were saved.
 
         Raises:
             CheckpointError: names or shapes differ from this module's.
@@ -339,7 +339,7 @@ class Prepared:
         self.loss_weights.load_state(state.get("loss_weights", {}))
 
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
-        """Take up the state of optimizer `index`; `saved` is what `state` returned of all of them."""
+        """Restore the state of optimizer `index`; `saved` is what `state` returned of all of them."""
         load_optimizer(self.original_module, self.optimizers[index], index, reader, saved)
 
     def restore_module(self) -> None:

@@ -123,7 +123,7 @@ class MomentumExchange:
         return found
 
     def restore(self, names: Sequence[str], tensors: Tensors) -> None:
-        """Take up what `names` and `tensors` were on as many ranks; with nothing in them, begin without."""
+        """Restore what `names` and `tensors` were on as many ranks; with nothing in them, begin without."""
         self.names = list(names)
         count = len(tensors) // 2
         self._residuals = [Residuals(tensors[f"{i}/own"], tensors[f"{i}/mean"]) for i in range(count)]

@@ -57,7 +57,7 @@ class Averages:
         }
 
     def add(self, prepared: Prepared, update: Update) -> None:
-        """Take up what the model has now; the first values are taken as they are."""
+        """Average in the values that the model has now; the first ones are taken as they are."""
         current = prepared.model_tensors()
         groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
         for key, average in self.tensors.items():

@@ -21,7 +21,7 @@ def preload_where_likely(
     Args:
         selection: fields of `RunConfig` that were given.
         options: the strategy's own settings.
-        modules: what workers need beside what every run does.
+        modules: what workers need in addition to what every run needs.
 
     Returns:
         Whether it was started.

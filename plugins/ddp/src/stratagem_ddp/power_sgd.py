@@ -28,7 +28,7 @@ class PickledPowerSGD:
 
     @classmethod
     def of(cls, state: PowerSGDState) -> PickledPowerSGD:
-        """Take up all but the group.
+        """Restore all but the group.
 
         Raises:
             ConfigError: the state names a process group, which cannot be pickled for other processes.
@@ -129,7 +129,7 @@ class PowerSGDMemory:
             memory.clear()
 
     def restore(self, errors: Named, factors: Named, counters: Mapping[str, Any]) -> None:
-        """Take up what `remembered` and `counters` returned."""
+        """Restore what `remembered` and `counters` returned."""
         self._restored = (errors, factors)
         self.state.iter = counters["iter"]
         kind, keys, *rest = counters["rng"]

@@ -1,4 +1,4 @@
-"""Putting a strategy's communication hook onto a module, and what must be averaged beside it."""
+"""Putting a strategy's communication hook onto a module, and what must be averaged in addition."""
 
 from __future__ import annotations
 

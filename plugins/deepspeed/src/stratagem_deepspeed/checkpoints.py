@@ -100,7 +100,7 @@ class EngineCheckpoint:
         return {"class": type(optimizer).__name__, "groups": groups, "values": {}}
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], model_only: bool) -> None:
-        """Take up a checkpoint that any strategy wrote."""
+        """Load a checkpoint that any strategy wrote."""
         self._load_model(reader, state.get("extra", {}))
         if model_only or not self._prepared.optimizers:
             return

@@ -72,7 +72,7 @@ class States:
         return tensors
 
     def write(self, reader: CheckpointReader) -> None:
-        """Take up the states in a checkpoint.
+        """Load the states in a checkpoint.
 
         Raises:
             CheckpointError: it has states for parameters that aren't trained here.

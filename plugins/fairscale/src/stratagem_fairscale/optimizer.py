@@ -182,7 +182,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up groups, and of the states those of `owned`; positions count all parameters."""
+        """Load groups, and of the states those of `owned`; positions count all parameters."""
         self.include_added_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state

@@ -79,7 +79,7 @@ class GradientReducer:
         self._arrange()
 
     def before_forward(self) -> None:
-        """Take up what was added to optimizers, and note what is trained. Collective only where that changed."""
+        """Read what was added to optimizers, and note what is trained. Collective only where that changed."""
         if self._expected is not None:
             self.finish()  # of a backward that we weren't asked for
         self.set_aside()

@@ -78,7 +78,7 @@ class ShardMirror:
                 self._handles.append(module.register_forward_hook(hook, prepend=True))
 
     def settle(self) -> None:
-        """Take up what the user's code did to parameters since they were gathered. Call it before a backward.
+        """Copy what the user's code did to gathered parameters into the shards. Call it before a backward.
 
         Raises:
             ConfigError: a shard was changed while its gathered copy was in use.

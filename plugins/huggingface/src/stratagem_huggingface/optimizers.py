@@ -26,7 +26,7 @@ _OWN_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "adafactor": {"scale_parameter": False, "relative_step": False},
 }
 _NOT_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
-"""Names of parameters that transformers' Trainer doesn't decay, beside those of `torch.nn.LayerNorm`."""
+"""Names of parameters that transformers' Trainer doesn't decay, in addition to those of `torch.nn.LayerNorm`."""
 
 SCHEDULES = tuple(each.value for each in transformers.SchedulerType)
 

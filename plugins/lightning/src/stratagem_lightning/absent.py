@@ -140,7 +140,7 @@ MEMBERS: dict[str, dict[str, str]] = {
     },
     "Fabric": {
         "accelerator": "device says where tensors belong, and config.accelerator what was asked for",
-        "load_raw": "load(path) returns what is there beside modules and optimizers",
+        "load_raw": "load(path) returns what is there besides modules and optimizers",
         "run": "pass the function that each rank is to run to launch",
         "setup_optimizers": "pass them to setup, with their module",
         "sharded_model": "build the module, and pass it to setup",

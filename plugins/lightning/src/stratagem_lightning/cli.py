@@ -25,7 +25,7 @@ from stratagem_lightning.module import LightningModule
 from stratagem_lightning.trainer import Trainer
 
 ALLOWED_VARIABLE = "STRATAGEM_CLASS_PATHS"
-"""Packages whose classes configurations may name, separated by commas, beside those of the program."""
+"""Packages whose classes configurations may name, separated by commas, in addition to those of the program."""
 SUBCOMMANDS = {
     "fit": "train_dataloaders",
     "validate": "dataloaders",
@@ -44,7 +44,7 @@ class LightningCLI:
         save_config_callback: a class that writes the configuration; None for none.
         save_config_kwargs: of that class.
         trainer_class: the trainer's class, or a function that returns one.
-        trainer_defaults: values of arguments that aren't given; `callbacks` come beside those given.
+        trainer_defaults: values of arguments that aren't given; `callbacks` are added to those given.
         seed_everything_default: what `--seed_everything` is; True draws one, False seeds nothing.
         parser_kwargs: of the parser, or by subcommand of each.
         parser_class: the parser's class.

@@ -61,6 +61,6 @@ class Seeds:
         return {"base": self._base, "batches": self._batches}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up what `state` returned; nothing from a run without a pipeline."""
+        """Restore what `state` returned; nothing from a run without a pipeline."""
         if state.get("base") is not None:
             self._base, self._batches = int(state["base"]), int(state["batches"])

@@ -1,4 +1,4 @@
-"""What this plugin uses of torch that torch keeps private beside `stratagem_sharding.torch_private`.
+"""What this plugin uses of torch that torch keeps private in addition to that of `stratagem_sharding.torch_private`.
 
 All of it, each with the reason.
 

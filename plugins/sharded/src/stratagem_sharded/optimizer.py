@@ -153,7 +153,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up groups, and of the states those of `owned`; positions count all parameters."""
+        """Load groups, and of the states those of `owned`; positions count all parameters."""
         self._include_added_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state

@@ -1,4 +1,4 @@
-"""`StoreExchange`: what ranks tell each other beside their collectives, through the store of the process group."""
+"""`StoreExchange`: what ranks tell each other outside their collectives, through the store of the process group."""
 
 from __future__ import annotations
 

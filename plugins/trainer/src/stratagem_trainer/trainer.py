@@ -72,7 +72,7 @@ class Trainer(TrainerView):
         strategy: a name as "ddp", or a strategy object.
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
-        callbacks: run at named moments, beside the default progress bar and checkpoints.
+        callbacks: run at named moments, in addition to the default progress bar and checkpoints.
         logger: True or None for a metrics.csv in the run's folder, False for none, names as "wandb", or loggers of
             your own.
         profiler: "simple", "advanced", "pytorch" or a profiler: docs/guides/profiling.md.

@@ -36,7 +36,7 @@ def test_csv_has_folders_for_versions_and_hyperparameters_beside(tmp_path):
     assert (tmp_path / "csv/net/a/hparams.yaml").read_text() == "lr: 0.1\n"
 
 
-def test_a_logger_of_ones_own_may_take_metrics_row_by_row_and_is_muted_on_other_ranks(tmp_path):
+def test_a_own_logger_may_take_metrics_row_by_row_and_is_muted_on_other_ranks(tmp_path):
     class Own(Logger):
         def __init__(self):
             self.rows = []

@@ -87,7 +87,7 @@ def validate(plan: Plan, name: str, path: str, alone: bool = False) -> Seen:
 
 
 def load(plan: Plan, name: str, path: str, alone: bool = False) -> Seen:
-    """Take up a finished run's checkpoint, and train no more. Run by every rank, or in one process."""
+    """Load a finished run's checkpoint, and train no more. Run by every rank, or in one process."""
     callback = Record(plan.path(name))
     trainer = (plan.trainer_alone if alone else plan.trainer)(name, [callback])
     trainer.fit(Watched(plan.make_module), ckpt_path=path)

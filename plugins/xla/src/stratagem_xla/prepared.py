@@ -170,7 +170,7 @@ class XlaPrepared(Prepared):
         send_off()
 
     def load_random_state(self, state: dict[str, Any]) -> None:
-        """Take up where XLA's generator was when `state` was made."""
+        """Set XLA's generator to where it was when `state` was made."""
         import torch_xla
 
         places, rank = state.get(RNG, ()), self._collectives.rank

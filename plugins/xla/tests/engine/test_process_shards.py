@@ -22,7 +22,7 @@ from xla_process_tasks import (
     all_refused,
     cut_as_torch_xla_does,
     look,
-    loops_of_ones_own,
+    own_loops,
     refused,
     train_all,
     warnings_of,
@@ -158,8 +158,8 @@ def test_the_module_shows_shards_and_is_whole_again() -> None:
     torch.testing.assert_close(seen.output, net.eval()(torch.arange(TOKENS)), atol=TOLERANCE, rtol=0)
 
 
-def test_a_loop_of_ones_own_equals_plain_torch() -> None:
-    together, alone = ONE.run(loops_of_ones_own)[0]
+def test_a_own_loop_equals_plain_torch() -> None:
+    together, alone = ONE.run(own_loops)[0]
     assert len(together) == 24
     assert together == pytest.approx(alone, abs=TOLERANCE)
 

@@ -13,7 +13,7 @@ from stratagem_testing.trained import plainly
 from stratagem_xla.conformance import SINGLE, XLA
 from xla_tasks import (
     launch_processes,
-    loop_of_ones_own,
+    own_loop,
     refusal,
     starts_after_a_backward,
     starts_with_another_number,
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.timeout(360)
 
 
 @pytest.mark.parametrize("subject", [SINGLE.at(1), XLA.at(2)], ids=["single_xla", "xla"])
-def test_a_loop_of_ones_own_goes_on_from_its_checkpoint(subject: StrategySubject, tmp_path: Path) -> None:
-    first, second = subject.run(loop_of_ones_own, str(tmp_path / "checkpoint"))[0]
+def test_a_own_loop_goes_on_from_its_checkpoint(subject: StrategySubject, tmp_path: Path) -> None:
+    first, second = subject.run(own_loop, str(tmp_path / "checkpoint"))[0]
     assert first == second
     assert len(set(first)) == 3
 

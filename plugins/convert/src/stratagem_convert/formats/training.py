@@ -1,4 +1,4 @@
-"""What a run needs beside the weights to go on: its optimizers' states, learning rate schedules and progress."""
+"""What a run needs besides the weights to go on: its optimizers' states, learning rate schedules and progress."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StoredOptimizer:
 
 @dataclass(frozen=True)
 class Training:
-    """What a checkpoint has of a training beside its weights.
+    """What a checkpoint has of a training besides its weights.
 
     Attributes:
         optimizers: in the run's order.

@@ -38,7 +38,7 @@ print(plugin_s / core_s, *sorted(heavy))
 
 @check(world_sizes=(1,))
 def check_light_plugin(subject: StrategySubject) -> None:
-    """Importing what its entry point names takes little beside the core, and imports no torch."""
+    """Importing what its entry point names takes little more time than the core, and imports no torch."""
     if not isinstance(subject.strategy, str):
         raise NotApplicable("it is no distribution's: there is no entry point")
     origin = load_catalogue().find("strategy", subject.strategy).origin

@@ -176,7 +176,7 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
     # Batches ----------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Callback:
         """
 
     def load_tensors(self, prepared: Any, reader: Any) -> None:
-        """Take up what `save_tensors` added, after the model, the optimizers and `load_state_dict`. On every rank.
+        """Restore what `save_tensors` added, after the model, the optimizers and `load_state_dict`. On every rank.
 
         Args:
             prepared: the run's `stratagem.Prepared`.

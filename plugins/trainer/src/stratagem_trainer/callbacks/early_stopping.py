@@ -157,7 +157,7 @@ class EarlyStopping(Callback):
                 )
 
     def _judge(self, value: float) -> str:
-        """Take up a value; return why to stop, or ""."""
+        """Note a value; return why to stop, or ""."""
         name, smaller = self.monitor, self._monitor.mode == "min"
         if self.check_finite and not math.isfinite(value):
             return f"{name} is {value}."

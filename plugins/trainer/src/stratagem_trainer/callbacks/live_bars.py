@@ -44,7 +44,7 @@ class Rate:
         self._looks.append((now, count))
 
     def look(self, now: float, count: int) -> float | None:
-        """Take up a count, and return its growth per second; None where there is none yet."""
+        """Note a count, and return its growth per second; None where there is none yet."""
         self._looks.append((now, count))
         then, before = self._looks[0]
         return (count - before) / (now - then) if now > then and count > before else None

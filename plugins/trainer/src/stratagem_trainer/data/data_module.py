@@ -79,7 +79,7 @@ class DataModule(TransferHooks, HyperparametersMixin):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` returned; on every rank, when a run is continued, before its loaders are made."""
+        """Restore what `state_dict` returned; on every rank, when a run is continued, before its loaders are made."""
 
     @classmethod
     def load_from_checkpoint(

@@ -37,17 +37,17 @@ class Logger:
         """
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Take up what the module's `save_hyperparameters` kept; called after `open`, where there is something.
+        """Log what the module's `save_hyperparameters` kept; called after `open`, where there is something.
 
         Args:
             params: JSON-able, nested; of classes and functions their names.
         """
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
-        """Take up the module, once it is prepared; called after `open`."""
+        """Note the module, once it is prepared; called after `open`."""
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Take up rows, in the order in which they were logged."""
+        """Write rows, in the order in which they were logged."""
         for row in rows:
             self.log_metrics({**row.values, "epoch": row.epoch}, row.step)
 

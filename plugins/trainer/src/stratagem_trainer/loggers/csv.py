@@ -74,7 +74,7 @@ class CSVLogger(Logger):
         self._repeated: frozenset[str] = frozenset()
 
     def open(self, run_dir: str, config: Mapping[str, Any], resumed_step: int | None = None) -> None:
-        """Take up the file, or prepare to start it with the first row.
+        """Continue the file, or prepare to start it with the first row.
 
         Raises:
             UsageError: there is a file of that name that no CSVLogger wrote.

@@ -76,7 +76,7 @@ class LibraryLogger(Logger):
         """Return the library's object."""
 
     def _opened(self, experiment: Any, config: Mapping[str, Any]) -> None:
-        """Take up the run's config."""
+        """Log the run's config."""
 
     @abstractmethod
     def _write(self, experiment: Any, row: Row) -> None:

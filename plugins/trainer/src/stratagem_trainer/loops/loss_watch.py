@@ -51,7 +51,7 @@ class LossWatch:
         """How many steps returned none."""
 
     def add(self, step: int, output: Any) -> None:
-        """Take up what a training step returned, as the optimizer step `step` comes."""
+        """Note what a training step returned, as the optimizer step `step` comes."""
         loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
         # On the CPU there is nothing to wait for, and next to never anything to keep.
         if loss is not None and loss.is_cpu and loss.numel() == 1 and isfinite(loss.item()):
@@ -105,7 +105,7 @@ class FiniteCheck:
     def __init__(self, losses: LossWatch, module: nn.Module, *, ends_run: bool) -> None:
         self._losses, self._module, self.ends_run = losses, module, ends_run
         self.check_loss: Callable[[int, Any], None] = self._look_at_loss if ends_run else losses.add
-        """Take up what a training step returned, before the parameters are stepped along it."""
+        """Check what a training step returned, before the parameters are stepped along it."""
 
     def _look_at_loss(self, step: int, output: Any) -> None:
         """Take it up and look.

@@ -26,11 +26,11 @@ class LatestValues:
         self._on_bar: dict[str, None] = {}
 
     def take(self, values: Mapping[str, Value]) -> None:
-        """Take up newer values."""
+        """Replace values by newer ones."""
         self.values.update(values)
 
     def note(self, name: str, options: LogOptions) -> None:
-        """Take up whether a name's keys are for the progress bar, and for loggers."""
+        """Note whether a name's keys are for the progress bar, and for loggers."""
         for key in options.keys(name):
             if options.prog_bar:
                 self._on_bar[key] = None

@@ -336,7 +336,7 @@ class Metrics:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, with_epoch: bool) -> None:
-        """Take up what `state_dict` returned; the accumulated part only at the same world size."""
+        """Restore what `state_dict` returned; the accumulated part only at the same world size."""
         self._latest.take(state.get("latest", {}))
         if with_epoch:
             self._train.load(state.get("sums", {}))

@@ -26,7 +26,7 @@ class RowBuffer:
         self._flushed_at = time.perf_counter()
 
     def write(self, step: int, epoch: int, values: dict[str, Value]) -> None:
-        """Take up a row, which is the buffer's from now on; hands out a group that is full, or a second old."""
+        """Add a row, which is the buffer's from now on; hands out a group that is full, or a second old."""
         if not self._loggers:
             return
         if self._unlogged:

@@ -183,7 +183,7 @@ class Scope:
         return {self._options[name].step_key(name): value for name, value in values.items()}
 
     def add(self, name: str, value: Value, weight: Value, options: LogOptions) -> None:
-        """Take up a value that stands for `weight` samples."""
+        """Add a value that stands for `weight` samples."""
         if options.on_step:
             self.step.values[name] = value
             self.step.weights[name] = weight
@@ -247,7 +247,7 @@ class Scope:
         return {name: [list(self._options[name]), total.state()] for name, total in self._sums.items()}
 
     def load(self, state: Mapping[str, list[Any]]) -> None:
-        """Take up what `state` returned: a resumed epoch may end before any of it is logged again."""
+        """Restore what `state` returned: a resumed epoch may end before any of it is logged again."""
         self._sums = {name: Accumulator(*total) for name, (_, total) in state.items()}
         self._options = {name: LogOptions(*options) for name, (options, _) in state.items()}
         self._loaded, self._has_endings = set(state), True
@@ -261,7 +261,7 @@ class Scope:
         }
 
     def load_objects(self, state: Mapping[str, list[Any]], module: nn.Module) -> None:
-        """Take up what `objects_state` returned."""
+        """Restore what `objects_state` returned."""
         for name, (path, options) in state.items():
             self.objects[name] = module.get_submodule(path)
             self._options[name] = LogOptions(*options)

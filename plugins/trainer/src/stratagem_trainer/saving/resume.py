@@ -155,14 +155,14 @@ class UserState(SavedUserState):
 
 
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
-    """Take up the parameters and buffers alone. Collective."""
+    """Load the parameters and buffers alone. Collective."""
     refuse_own_loading(state.module)
     with fitting(reader):
         state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
 def begin_with(state: StageState, weights: InitialWeights) -> None:
-    """Take up the weights of another run's checkpoint, and say on rank 0 what came of it. Collective."""
+    """Load the weights of another run's checkpoint, and say on rank 0 what came of it. Collective."""
     from stratagem_checkpoint import load_changed
 
     refuse_own_loading(state.module)
