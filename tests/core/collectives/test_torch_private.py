@@ -56,7 +56,7 @@ def test_operations_on_former_meshes_are_forgotten(tmp_path):
         assert of_result is first
     finally:
         dist.destroy_process_group()
-    (tmp_path / "store").unlink()
+    (tmp_path / "store").unlink(missing_ok=True)  # torch 2.9 has removed it
     private.forget_meshes()
     try:
         second, of_result = mesh_of_a_result()

@@ -50,5 +50,10 @@ def forget_meshes() -> None:
     debug = sys.modules.get("torch.distributed.tensor.debug")
     if debug is None and "torch.distributed.tensor" in sys.modules:
         debug = import_module("torch.distributed.tensor.debug")
-    if debug is not None:
+    if debug is None:
+        return
+    if hasattr(debug, "_clear_sharding_prop_cache"):
         debug._clear_sharding_prop_cache()
+    else:  # torch 2.9 has the cache in Python alone, and no function that clears it
+        tensors = sys.modules["torch.distributed.tensor"]
+        tensors.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
