@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -118,6 +119,8 @@ class _Comparing:
         self._found = Comparison(ours, theirs, measured=bool(noise))
         self._rounding_alone: dict[str, Tensor] = {}
         """Parameter → which of its elements have had a gradient that was rounding alone."""
+        self._usual: dict[tuple[int, str, str], float] = {}
+        """(step, kind, state) → the rounding error that such values usually have."""
         self._moved_by_chance: set[str] = set()
         """Parameters of which such elements differ after an update."""
 
@@ -265,10 +268,13 @@ class _Comparing:
         one, other = self._without_chance(place, layouts, *pair, number)
         allowed = self._allowed(place, layouts, one, other, number)
         error = _error(one, other)
-        ranks = _ranks_that_differ(one, other, allowed)
         rank_copies = [(_distance(_data(one, other)[0], copy), copy) for _, copy in _rank_copies(one, other)]
         if rank_copies:
             error, worst = max(rank_copies, key=lambda each: each[0])
+        if error > allowed and place.step > self._ours.first_step:
+            allowed = max(allowed, NOISE * self._usual_noise(place, layouts))
+        ranks = _ranks_that_differ(one, other, allowed)
+        if rank_copies:
             other = replace(other, data=worst)
         found.compared += 1
         found.errors[place] = (error, allowed)
@@ -319,6 +325,24 @@ class _Comparing:
             return None
         # Elements that were left out are 0.
         return _error(whole, replace(same, data=same.data * (whole.data != 0)) if whole.is_whole else same)
+
+    def _usual_noise(self, place: Place, layouts: Layouts) -> float:
+        """The median of the rounding errors that were measured of such values in the step; 0 without a measurement.
+
+        One run with another rounding may come close to A at a place by chance: the mean of squared gradients is that
+        of a few large ones. After the first step, errors are those of whole updates, and this is no rare chance.
+        """
+        key = (place.step, place.kind, place.item if place.kind == "optimizer state" else "")
+        if key not in self._usual:
+            found = []
+            for each in self._ours.of_step(place.step):
+                item = each.item if each.kind == "optimizer state" else ""
+                if (each.step, each.kind, item) == key and each in self._theirs.places:
+                    pair = self._closest(each, layouts)
+                    noise = None if pair is None else self._noise_at(each, layouts, 0, pair[0])
+                    found += [] if noise is None or not math.isfinite(noise) else [noise]
+            self._usual[key] = statistics.median(found) if found else 0.0
+        return self._usual[key]
 
     def _other_rounding(
         self, place: Place, layouts: Layouts, side: int, whole: GlobalValue
