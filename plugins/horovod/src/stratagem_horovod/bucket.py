@@ -34,11 +34,6 @@ class Bucket:
         self._expected = 0
         self._sent: tuple[int, list[nn.Parameter]] | None = None
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether some of its gradients are there, and not averaged yet."""
-        return bool(self._ready) or self._sent is not None
-
     def add(self, name: str) -> bool:
         """Note that backward has computed a gradient; send all when it was the last. False if that one was noted."""
         if name in self._ready or self._sent is not None:

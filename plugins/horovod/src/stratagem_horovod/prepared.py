@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from stratagem_sharding.buckets import flattened_buckets
 from stratagem_sharding.replicated import ReplicatedPrepared
+from stratagem_sharding.synchronised import SynchronisedPrepared
 from torch.optim import Optimizer
 
-from stratagem import Clipping, Prepared, SetupRequest
-from stratagem.sdk.loops import loss_of
+from stratagem import SetupRequest
 from stratagem_horovod.engine import Engine
 from stratagem_horovod.reducer import GradientReducer
 from stratagem_horovod.scaling import ScaledLearningRates
 
 
-class HorovodReplica(Prepared):
-    """A replica that starts as rank 0's and isn't trained."""
-
-    def __init__(self, request: SetupRequest, engine: Engine) -> None:
-        super().__init__(request)
-        broadcast(engine, (*self.original_module.parameters(), *self.original_module.buffers()))
-
-
-class HorovodPrepared(ReplicatedPrepared):
+class HorovodPrepared(SynchronisedPrepared, ReplicatedPrepared):
     """A replica whose gradients Horovod averages, during each backward that is to be synchronised.
+
+    Backwards that it doesn't run itself, as `loss.backward()`, end with an average by the process group.
 
     Args:
         request: as everywhere. Collective.
@@ -36,6 +29,8 @@ class HorovodPrepared(ReplicatedPrepared):
         scale_lr: step with learning rates times the number of ranks.
     """
 
+    averages_raw_backwards = True
+
     def __init__(self, request: SetupRequest, engine: Engine, fp16: bool, scale_lr: bool) -> None:
         super().__init__(request)
         self._engine = engine
@@ -43,8 +38,7 @@ class HorovodPrepared(ReplicatedPrepared):
         self.compares_replicas = bool(request.config.check_replicas_every)
         self._reducer = GradientReducer(engine, dict(self.original_module.named_parameters()), fp16)
         self._scaled = ScaledLearningRates(self.optimizers, engine.hvd.size() if scale_lr else 1)
-        # Your own training loop may call the loss's backward itself.
-        self._handles = [each.register_step_pre_hook(self._average_what_was_sent) for each in self.optimizers]
+        self.track(request)
 
     def take_from(self, rank: int) -> None:
         """Give every rank the parameters, buffers and optimizer states of one. Collective."""
@@ -52,39 +46,21 @@ class HorovodPrepared(ReplicatedPrepared):
         with self._engine.waiting("sent optimizer states"):
             broadcast_states(self._engine, self.optimizers, rank)
 
-    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
-        output = super().forward_backward(*args, divisor=divisor, sync=sync)
-        if sync and self._reducer.is_on and loss_of(output) is None:
-            self._reducer.finish()  # other ranks may have a loss
-        return output
-
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        super().backward(loss, **kwargs)
-        if self._reducer.is_on:
-            self._reducer.finish()
-
-    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
-        self._average_what_was_sent()
-        return super().clip(index, clipping)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        before, self._reducer.is_on = self._reducer.is_on, False
+        self._reducer.is_on = self._syncing
         try:
-            yield
+            super().backward(loss, **kwargs)
         finally:
-            self._reducer.is_on = before
+            self._reducer.is_on = False
+
+    def reduce(self) -> None:
+        self._reducer.finish()
+        self.note_reduced(self.synchronised())
 
     def release(self) -> None:
         super().release()
         self._reducer.release()
         self._scaled.release()
-        for handle in self._handles:
-            handle.remove()
-
-    def _average_what_was_sent(self, *_: Any) -> None:
-        if self._reducer.is_waiting:
-            self._reducer.finish()
 
 
 def broadcast(engine: Engine, tensors: Iterable[torch.Tensor], rank: int = 0) -> None:
@@ -93,10 +69,8 @@ def broadcast(engine: Engine, tensors: Iterable[torch.Tensor], rank: int = 0) ->
         return
     with engine.waiting("sent parameters"):
         for flat in flattened_buckets(each for each in tensors if each.numel()):
-            known = torch.view_as_real(flat) if flat.is_complex() else flat
-            if known.dtype == torch.bfloat16:
-                known = known.view(torch.int16)
-            engine.hvd.broadcast_(known, rank, name=f"broadcast {engine.number()}")
+            real = torch.view_as_real(flat) if flat.is_complex() else flat
+            engine.hvd.broadcast_(real.view(torch.uint8), rank, name=f"broadcast {engine.number()}")
 
 
 def broadcast_states(engine: Engine, optimizers: Iterable[Optimizer], rank: int = 0) -> None:

@@ -28,12 +28,12 @@ class GradientReducer:
         fp16: send float16, as `hvd.Compression.fp16`.
 
     Attributes:
-        is_on: whether the next gradients are the last before a step, and are averaged.
+        is_on: whether a backward runs whose gradients are averaged.
     """
 
     def __init__(self, engine: Engine, parameters: Mapping[str, nn.Parameter], fp16: bool) -> None:
         self._engine = engine
-        self.is_on = True
+        self.is_on = False
         self._accumulations: list[Any] = []
         self._buckets: list[Bucket] = []
         name = f"gradients {engine.number()}"
@@ -42,11 +42,6 @@ class GradientReducer:
         self._handles = [
             self._hook(bucket, *each) for bucket in self._buckets for each in bucket.parameters.items()
         ]
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether gradients are there, and aren't averaged yet: as after a backward that we weren't asked for."""
-        return any(bucket.is_begun for bucket in self._buckets)
 
     def finish(self) -> None:
         """Wait until what every rank has is averaged. Collective.
@@ -84,9 +79,8 @@ class GradientReducer:
                 raise self._engine.failed(AVERAGING, error) from error
             if not is_first:
                 raise ConfigError(
-                    f"the gradient of {name!r} was computed again before its first value was averaged: call "
-                    "Runtime.backward, put all backwards of a step but the last one into Runtime.no_sync, and give "
-                    "use_reentrant=False to torch.utils.checkpoint.checkpoint"
+                    f"the gradient of {name!r} was computed twice in one backward: give use_reentrant=False to "
+                    "torch.utils.checkpoint.checkpoint"
                 )
 
         flag = parameter.requires_grad

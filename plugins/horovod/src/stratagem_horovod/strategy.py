@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from stratagem_sharding.untrained_replica import UntrainedReplica
+
 from stratagem import (
     Collectives,
     CombinationError,
@@ -19,7 +21,7 @@ from stratagem import (
 from stratagem_horovod import library
 from stratagem_horovod.collectives import HorovodCollectives
 from stratagem_horovod.engine import Engine
-from stratagem_horovod.prepared import HorovodPrepared, HorovodReplica
+from stratagem_horovod.prepared import HorovodPrepared
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -87,7 +89,7 @@ class HorovodStrategy(ProcessGroupStrategy):
         """Answer with a replica whose gradients Horovod averages."""
         engine = self._engine()
         if not request.loop.training:
-            return HorovodReplica(request, engine)
+            return UntrainedReplica(request)
         return HorovodPrepared(request, engine, self.compression == "fp16", self.scale_lr)
 
     @contextmanager

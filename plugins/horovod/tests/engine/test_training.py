@@ -232,7 +232,7 @@ def recomputes(runtime: Any) -> None:
 
 
 def test_a_gradient_that_comes_twice_is_refused() -> None:
-    with pytest.raises(stratagem.ConfigError, match=r"'layer\.(weight|bias)' was computed again"):
+    with pytest.raises(stratagem.ConfigError, match=r"'layer\.(weight|bias)' was computed twice"):
         launched(recomputes)
 
 
