@@ -13,7 +13,10 @@ PAGE = Path(__file__).parents[2] / "docs/found/index.md"
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers and its libraries
-@pytest.mark.parametrize("program", ["transformers_first_label", "transformers_auxiliary_loss"])
+@pytest.mark.parametrize(
+    "program",
+    ["transformers_first_label", "transformers_auxiliary_loss", "transformers_label_smoothing"],
+)
 def test_the_page_has_what_the_program_prints(capsys: pytest.CaptureFixture[str], program: str) -> None:
     importlib.import_module(f"tests.corpus.found.{program}").main()
     printed = [line for line in capsys.readouterr().out.splitlines() if " gradient is " in line]

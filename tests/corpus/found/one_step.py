@@ -29,13 +29,16 @@ def gradients_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([each.grad.flatten().double() for each in model.parameters() if each.grad is not None])
 
 
-def gradients_of_trainer(model: nn.Module, rows: torch.Tensor, micro_batches: int = 1) -> torch.Tensor:
+def gradients_of_trainer(
+    model: nn.Module, rows: torch.Tensor, micro_batches: int = 1, **options: Any
+) -> torch.Tensor:
     """Return the gradients of one step over sentences.
 
     Args:
         model: a causal language model of transformers.
         rows: sentences of one length, (sentences, tokens); in the Trainer's random order.
         micro_batches: in how many the step reads them.
+        options: further ones of TrainingArguments.
     """
     kept = Gradients()
     with tempfile.TemporaryDirectory() as folder:
@@ -49,6 +52,7 @@ def gradients_of_trainer(model: nn.Module, rows: torch.Tensor, micro_batches: in
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,
+            **options,
         )
         samples = [{"input_ids": row, "labels": row} for row in rows]
         Trainer(model, arguments, train_dataset=samples, callbacks=[kept]).train()
