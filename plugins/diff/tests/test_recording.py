@@ -150,6 +150,19 @@ def test_a_rounding_error_that_is_small_by_chance_is_no_measure(tmp_path: Path, 
     assert [each.place for each in found.differences] == ([place] if step == 1 else [])
 
 
+def test_a_lower_precision_of_one_run_alone_is_a_difference(tmp_path: Path) -> None:
+    train(tmp_path / "a")
+    train(tmp_path / "rounding", rounding=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        for name in ("b", "same"):
+            train(tmp_path / name)
+        train(tmp_path / "coarse", rounding=True)
+    first = compare(tmp_path / "a", tmp_path / "b", [tmp_path / "rounding"]).first
+    assert first is not None
+    assert first.place.step == 1
+    assert compare(tmp_path / "b", tmp_path / "same", [tmp_path / "coarse"]).first is None
+
+
 @pytest.mark.parametrize("file", ["record.json", "step-1.safetensors"])
 def test_a_damaged_record_is_refused(tmp_path: Path, file: str) -> None:
     train(tmp_path / "a")

@@ -142,24 +142,22 @@ def _joined(
         shape = tuple(whole.shape) if is_whole else first.global_shape
         yield GlobalValue(whole, shape, dtype, how, is_whole, rank_copies if layout.order is None else ())
         return
-    dim = layout.dim
-    if dim is not None and wholes[0].dim() > dim and (is_whole or dim == 0) and _concatenates(wholes, dim):
+    for dim in _sample_dims(wholes, layout, is_whole=is_whole):
         whole = torch.cat(list(wholes), dim)
-        if layout.length and whole.shape[dim] % layout.length == 0:
-            owners = [rank for rank, each in zip(ranks, wholes) for _ in range(each.shape[dim])]
-            placed = _reordered(whole, layout, dim)
-            if layout.order is not None:
-                times = whole.shape[dim] // layout.length
-                moved = [0] * len(owners)
-                for index, to in enumerate(layout.order.tolist()):
-                    for k in range(times):
-                        moved[to * times + k] = owners[index * times + k]
-                owners = moved
-            shape = (*placed.shape[:dim], placed.shape[dim], *placed.shape[dim + 1 :])
-            of_shape = tuple(shape) if is_whole else (placed.shape[0], *first.global_shape[1:])
-            text = "samples of all micro-batches" if how == "" else f"samples of all micro-batches, {how}"
-            lengths = tuple(each.shape[dim] for each in wholes)
-            yield GlobalValue(placed, of_shape, dtype, text, is_whole, (), dim, tuple(owners), lengths)
+        owners = [rank for rank, each in zip(ranks, wholes) for _ in range(each.shape[dim])]
+        placed = _reordered(whole, layout, dim)
+        if layout.order is not None:
+            times = whole.shape[dim] // layout.length
+            moved = [0] * len(owners)
+            for index, to in enumerate(layout.order.tolist()):
+                for k in range(times):
+                    moved[to * times + k] = owners[index * times + k]
+            owners = moved
+        of_shape = tuple(placed.shape) if is_whole else (placed.shape[0], *first.global_shape[1:])
+        text = "samples of all micro-batches" + ("" if dim == layout.dim else f" along dim {dim}")
+        text += f", {how}" if how else ""
+        lengths = tuple(each.shape[dim] for each in wholes)
+        yield GlobalValue(placed, of_shape, dtype, text, is_whole, (), dim, tuple(owners), lengths)
     if len({each.shape for each in wholes}) == 1:
         stacked = torch.stack(list(wholes))
         shape = tuple(wholes[0].shape) if is_whole else first.global_shape
@@ -169,6 +167,18 @@ def _joined(
         )
         yield GlobalValue(stacked.mean(0), shape, dtype, "mean of micro-batches", is_whole)
         yield GlobalValue(stacked.sum(0), shape, dtype, "sum of micro-batches", is_whole)
+
+
+def _sample_dims(wholes: Sequence[Tensor], layout: Layout, *, is_whole: bool) -> Iterator[int]:
+    """Yield the dims along which samples may lie: not the first one in the state of a recurrent layer."""
+    if layout.dim is None or not layout.length:
+        return
+    for dim in range(wholes[0].dim() if is_whole else min(1, wholes[0].dim())):
+        if not _concatenates(wholes, dim):
+            continue
+        count = sum(each.shape[dim] for each in wholes)
+        if count == layout.length or (dim == layout.dim and count % layout.length == 0):
+            yield dim
 
 
 def _reordered(whole: Tensor, layout: Layout, dim: int | None) -> Tensor:

@@ -123,6 +123,10 @@ class _Comparing:
         """(step, kind, state) → the rounding error that such values usually have."""
         self._moved_by_chance: set[str] = set()
         """Parameters of which such elements differ after an update."""
+        self._coarsest = 0.0
+        """Unit in the last place of the coarsest values so far: autocast leaves their error in float32 gradients."""
+        self._before: dict[str, Tensor] = {}
+        """Parameter → its last value in A."""
 
     def result(self) -> Comparison:
         found, a, b = self._found, self._ours, self._theirs
@@ -249,7 +253,7 @@ class _Comparing:
                     yield one, other
 
     def _closest(self, place: Place, layouts: Layouts) -> tuple[GlobalValue, GlobalValue] | None:
-        return min(self._pairs(place, layouts), key=lambda pair: _error(*pair), default=None)
+        return min(self._pairs(place, layouts), key=lambda pair: _largest_error(*pair), default=None)
 
     def _compare_place(self, place: Place, layouts: Layouts, number: int) -> None:
         found = self._found
@@ -305,19 +309,37 @@ class _Comparing:
         self, place: Place, layouts: Layouts, one: GlobalValue, other: GlobalValue, number: int
     ) -> float:
         """How far rounding alone may take the two, relative to the larger norm."""
-        eps = max(torch.finfo(one.dtype).eps, torch.finfo(other.dtype).eps)
+        eps = max(_eps(one), _eps(other))
         measured = [self._noise_at(place, layouts, side, whole) for side, whole in enumerate((one, other))]
         noises = [each for each in measured if each is not None]
-        if noises:
-            return NOISE * max(noises) + FLOOR * eps
+        # A lower precision of B alone is a difference, unless its rounding is measured, too.
+        computed_in = max(eps, self._computed_in(place, one, eps if 1 in self._noise else _eps(one)))
         if not place.step:
-            return FLOOR * eps
-        estimate = UNITS * eps * math.sqrt(1 + number) * (place.step - self._ours.first_step + 1)
+            return NOISE * max(noises, default=0.0) + FLOOR * eps
+        estimate = UNITS * math.sqrt(1 + number) * (place.step - self._ours.first_step + 1)
         if place.kind == "parameter gradient":
             size = max(_norm(one.data), _norm(other.data))
             typical = self._typical(place.step) * math.sqrt(one.data.numel())
-            return estimate * (max(1.0, typical / size) if size else 1.0)
-        return estimate
+            estimate *= max(1.0, typical / size) if size else 1.0
+        if not noises:
+            return estimate * computed_in
+        # By chance, the run with another rounding may hardly move a few elements: the fewer, the more counts the
+        # estimate. In a coarse dtype they may not move at all.
+        doubt = 1 / math.sqrt(max(1, int((one.data != 0).sum())))
+        return NOISE * max(noises) + FLOOR * eps + doubt * (estimate * eps + FLOOR * (computed_in - eps))
+
+    def _computed_in(self, place: Place, one: GlobalValue, eps: float) -> float:
+        """The unit in the last place, relative to a value, of what the value has been computed from."""
+        if place.kind in _OF_BATCH:
+            self._coarsest = max(self._coarsest, eps)
+        if place.kind not in ("start", "parameter"):
+            return self._coarsest
+        before = self._before.get(place.name)
+        self._before[place.name] = one.data
+        size = _norm(one.data)
+        if before is None or before.shape != one.data.shape or not size:
+            return eps
+        return self._coarsest * _norm(one.data - before) / size
 
     def _noise_at(self, place: Place, layouts: Layouts, side: int, whole: GlobalValue) -> float | None:
         same = self._other_rounding(place, layouts, side, whole)
@@ -455,6 +477,16 @@ def _rank_copies(one: GlobalValue, other: GlobalValue) -> list[tuple[int, Tensor
 
 def _error(one: GlobalValue, other: GlobalValue) -> float:
     return _distance(*_data(one, other))
+
+
+def _eps(whole: GlobalValue) -> float:
+    return torch.finfo(whole.dtype).eps
+
+
+def _largest_error(one: GlobalValue, other: GlobalValue) -> float:
+    """The error of the copy that is furthest away: the first of several samples may be close, and is no copy."""
+    ours = _data(one, other)[0]
+    return max([_error(one, other), *(_distance(ours, copy) for _, copy in _rank_copies(one, other))])
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
