@@ -22,7 +22,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate planted corpus bench bench-horovod bench-xla gpu gpu-bundle clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate planted corpus corpus-clean bench bench-horovod bench-xla gpu gpu-bundle clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -64,6 +64,7 @@ help:
 	@echo "make differ  hold own loops that a seed draws against the same loops in one process for ten minutes (SECONDS=60, SEED=1, STRATEGIES=\"ddp fsdp\")"
 	@echo "make mutate  change one place of the code at a time and see whether its tests notice (ONLY=\"data loops\", SAMPLE=25, SEED=7: some)"
 	@echo "make corpus  run programs with bugs of public issues, let stratagem diff find them, and write docs/corpus.md (ONLY=on_torch: some)"
+	@echo "make corpus-clean train 50 right programs under 13 strategies, count what stratagem diff says against them, and write docs/corpus.md (MODELS=\"TwoLayers Tied\", STRATEGIES=\"ddp fsdp\": some)"
 	@echo "make planted count the planted faults that the kit catches (half an hour; NAMES: these alone)"
 	@echo "make bench   measure overhead per step, time to start, throughput and memory"
 	@echo "make bench-horovod the same for strategy horovod beside Horovod by hand"
@@ -238,6 +239,9 @@ planted: .venv/.ready-to-develop
 
 corpus: .venv/.ready-to-develop .venv/libraries/.ready
 	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m tests.corpus $(ONLY)
+
+corpus-clean: .venv/.ready-to-develop
+	@$(BIN)/python -m tests.corpus.clean $(if $(MODELS),--models $(MODELS)) $(if $(STRATEGIES),--strategies $(STRATEGIES))
 
 bench: .venv/.ready-to-develop
 	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching capsule strategy_memory activations largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done

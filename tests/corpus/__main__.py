@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.corpus.clean import section
 from tests.corpus.measure import ROOT, Outcome, outcomes, run_programs
 
 MODULES = (
@@ -67,7 +68,7 @@ def page(found: Sequence[Outcome]) -> str:
         *_totals(found),
         "```",
     ]
-    return "\n".join([HEAD, *totals, "", *head, *rows, ""])
+    return "\n".join([HEAD, *totals, "", *head, *rows, "", section()])
 
 
 def _totals(found: Sequence[Outcome]) -> list[str]:
