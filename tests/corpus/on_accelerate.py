@@ -87,6 +87,15 @@ class Counted(Masked):
     accepts_loss_kwargs = True
 
 
+class Careless(Masked):
+    """The same, which takes the number and doesn't use it."""
+
+    accepts_loss_kwargs = True
+
+    def forward(self, rows: Tensor, targets: Tensor, valid: Tensor, **kwargs: Any) -> ModelOutput:
+        return super().forward(rows, targets, valid)
+
+
 class Counting(Trainer):
     """A Trainer that counts valid rows: those of transformers count labels that aren't -100."""
 
@@ -143,6 +152,12 @@ def trainer_averages_micro_batches(case: Case) -> None:
     _train(case, make_net(kind), accumulate=1 if case.is_reference else MICRO_BATCHES, across=True)
 
 
+def number_of_labels_ignored(case: Case) -> None:
+    """The Trainer leaves it to the model to divide by all labels, and the model divides by those of a micro-batch."""
+    kind = Careless if case.is_wrong else Counted
+    _train(case, make_net(kind), accumulate=1 if case.is_reference else MICRO_BATCHES, across=True)
+
+
 def trainer_averages_ranks(case: Case) -> None:
     """The Trainer divides by the labels of its own rank."""
     _train(case, make_net(Counted), accumulate=1, across=not case.is_wrong)
@@ -178,6 +193,14 @@ BUGS = (
         "accumulation",
         "transformers' Trainer",
         f"{GITHUB}/transformers/issues/24725",
+        "output ",
+        world_size=1,
+    ),
+    Bug(
+        number_of_labels_ignored,
+        "accumulation",
+        "transformers' Trainer",
+        f"{GITHUB}/transformers/issues/47688",
         "output ",
         world_size=1,
     ),
