@@ -37,3 +37,7 @@ def main(module: str, folder: str, forms: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    # A thread of gloo that still runs while Python ends aborts the process now and then; all is written.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
