@@ -47,7 +47,7 @@ class HorovodPrepared(SynchronisedPrepared, ReplicatedPrepared):
             broadcast_states(self._engine, self.optimizers, rank)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        self._reducer.is_on = self._syncing
+        self._reducer.is_on = self.is_syncing
         try:
             super().backward(loss, **kwargs)
         finally:

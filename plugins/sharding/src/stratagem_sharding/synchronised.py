@@ -24,7 +24,8 @@ class SynchronisedPrepared(Prepared):
     the user's code assigned or changed, and that differ between ranks, are refused: `GradientTracker`.
     """
 
-    _syncing = True
+    is_syncing = True
+    """Whether the next backward is synchronised: False within `no_sync`."""
     _in_backward = False
     averages_raw_backwards = False
     """Whether a backward that isn't this object's, as `loss.backward()`, ends with an average."""
@@ -40,7 +41,7 @@ class SynchronisedPrepared(Prepared):
             )
 
     def _completes_at_end(self) -> bool:
-        return self.averages_raw_backwards and self._syncing and not self._in_backward
+        return self.averages_raw_backwards and self.is_syncing and not self._in_backward
 
     def reduce(self) -> None:
         """Make gradients those of all ranks, and call `note_reduced`. Collective."""
@@ -57,7 +58,7 @@ class SynchronisedPrepared(Prepared):
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
-        if self._syncing and sync and loss_of(output) is None:
+        if self.is_syncing and sync and loss_of(output) is None:
             self.reduce()  # other ranks may have one
         return output
 
@@ -69,18 +70,18 @@ class SynchronisedPrepared(Prepared):
             super().backward(loss, **kwargs)
         finally:
             self._in_backward = False
-        if self._syncing:
+        if self.is_syncing:
             if self.tracker is not None:
                 self.tracker.refuse_changed()
             self.reduce()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        before, self._syncing = self._syncing, False
+        before, self.is_syncing = self.is_syncing, False
         try:
             yield
         finally:
-            self._syncing = before
+            self.is_syncing = before
 
     def complete_gradients(self, index: int) -> None:
         if self.tracker is not None:
