@@ -85,7 +85,7 @@ test-long: .venv/.ready-to-develop
 
 test-deepspeed: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest plugins/deepspeed -m engine --timeout 900 $(PARTLY) $(PYTEST)
-	@$(BIN)/python -m pytest tests/corpus/test_on_deepspeed.py -m soak --timeout 900 $(PYTEST)
+	@$(BIN)/python -m pytest tests/corpus/test_on_deepspeed.py plugins/diff/tests/test_deepspeed_private.py -m soak --timeout 900 $(PYTEST)
 
 test-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python -m pytest plugins/horovod --timeout 600 $(PYTEST)

@@ -33,7 +33,7 @@ Each row is a bug of a public issue, rebuilt in `tests/corpus` as a small progra
 wrong form. [`diff`](guides/diff.md) compares both with a plain loop in one process. A bug is *detected* if the wrong
 form differs, and *named* if the first difference is at its place: the kind of value, and the module or parameter. A
 *false alarm* is a right form that is said to differ. Each right form is compared twice, with measured and with
-estimated rounding. DeepSpeed is used without ZeRO: its optimizers of sharded parameters can't be recorded.
+estimated rounding.
 """
 
 

@@ -14,12 +14,12 @@ from tests.corpus.bug import Bug, Case, batches, make_net
 MICRO_BATCHES = 2
 
 
-def _engine(case: Case, accumulate: int) -> tuple[nn.Module, Any]:
+def _engine(case: Case, accumulate: int, stage: int = 0) -> tuple[nn.Module, Any]:
     net = make_net()
     config = {
         "train_micro_batch_size_per_gpu": 8 // (accumulate * case.world_size),
         "gradient_accumulation_steps": accumulate,
-        "zero_optimization": {"stage": 0},
+        "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": 0.0,  # 1.0 where nothing is said
     }
@@ -34,7 +34,7 @@ def divided_by_us_and_by_deepspeed(case: Case) -> None:
     if case.is_reference:
         optimizer = AdamW(net.parameters())
     else:
-        net, engine = _engine(case, MICRO_BATCHES)
+        net, engine = _engine(case, MICRO_BATCHES, stage=2)
     with case.record(net, None):
         for rows, targets in batches():
             for part, part_targets in zip(rows.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES)):

@@ -57,7 +57,7 @@ def of_parameter(local_values: Sequence[LocalValue], shape: tuple[int, ...]) -> 
     if declared is not None:
         whole, is_whole = declared
         of_shape = values[0].global_shape
-        how = "as DTensors declare" if len(values) > 1 else ""
+        how = "as the shards declare" if len(values) > 1 else ""
         yield _owned(GlobalValue(whole, of_shape, dtype, how, is_whole), values, ranks)
         return
     if len({value.shape for value in values}) == 1:
@@ -108,7 +108,7 @@ def _ways(groups: Sequence[Sequence[LocalValue]]) -> Iterator[tuple[str, Join]]:
     """How the local values within a group, whose ranks have the same samples, make up one."""
     values = [local.value for local in groups[0]]
     if any(value.shard is not None for value in values):
-        yield "as DTensors declare", lambda each: _declared(each)[0] if _declared(each) else None  # type: ignore[index]  # checked
+        yield "as the shards declare", lambda each: _declared(each)[0] if _declared(each) else None  # type: ignore[index]  # checked
         return
     yield "", lambda each: each[0].data.double()
     if len(values) > 1:
@@ -218,6 +218,8 @@ def _declared(values: Sequence[Value]) -> tuple[Tensor, bool] | None:
 def _owned(whole: GlobalValue, values: Sequence[Value], ranks: Sequence[int]) -> GlobalValue:
     """Add along which dim declared shards lie, and whose each index is."""
     shape = whole.shape
+    if any(value.shard is not None and value.shard.partial for value in values):
+        return whole  # no rank has a copy: they add up
     if all(value.shape == shape for value in values):
         return replace(
             whole, rank_copies=tuple((rank, value.data.double()) for rank, value in zip(ranks, values))

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stratagem_diff import values
+from stratagem_diff.deepspeed_private import ZeroShard, is_partitioned, zero_shard
 from stratagem_diff.files import Entry, ModelInfo, Place, RankWriter
 from stratagem_diff.names import called_modules, named_buffers, named_modules, named_parameters
 from stratagem_diff.rounding import OtherRounding
@@ -75,7 +76,7 @@ class Recorder:
         self._depth = 0
         self._root_is_called = self._has_gradients = self._stepped = False
         self._calls: dict[str, int] = {}
-        self._done: set[int] = set()
+        self._done: set[tuple[int, tuple[str, ...]]] = set()
         self.is_closed = False
 
     @property
@@ -116,7 +117,8 @@ class Recorder:
                     self._undo.append(partial(setattr, module, attribute, getattr(module, attribute)))
                     setattr(module, attribute, 0.0)
         for name, parameter in _once(named_parameters(root)):
-            self._keep(Place(0, "start", name), parameter, 0)
+            shard = zero_shard(parameter) if is_partitioned(parameter) else None
+            self._keep_of(Place(0, "start", name), shard, parameter if shard is None else shard.flat)
         for name, buffer in named_buffers(root):
             self._keep(Place(0, "start", name), buffer, 0)
         if self._rounding is not None:
@@ -221,7 +223,7 @@ class Recorder:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         mine = self._named(optimizer)
         # No call of the model was seen since its last step: all of it is compiled.
-        if mine and id(optimizer) in self._done and not self._next_step():
+        if mine and _key(optimizer, mine) in self._done and not self._next_step():
             return
         # The inner optimizer of a sharded one has the parameters whose gradients this rank has whole.
         if not _has_closure(args, kwargs) and _inner(optimizer) is None:
@@ -229,8 +231,10 @@ class Recorder:
 
     def _keep_gradients(self, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
         for name, parameter in parameters:
-            if parameter.grad is not None:
-                self._keep(Place(self._step, "parameter gradient", name), parameter.grad, 0)
+            shard = zero_shard(parameter)
+            gradient = parameter.grad if shard is None else shard.flat.grad
+            if gradient is not None:
+                self._keep_of(Place(self._step, "parameter gradient", name), shard, gradient)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         mine = self._named(optimizer)
@@ -244,13 +248,16 @@ class Recorder:
         elif _has_closure(args, kwargs):
             self._keep_gradients(mine)
         self._stepped, self._depth = True, 0
-        self._done.add(id(optimizer))
+        self._done.add(_key(optimizer, mine))
         for name, parameter in mine:
-            for key, state in optimizer.state.get(parameter, {}).items():
+            shard = zero_shard(parameter)
+            stepped = parameter if shard is None else shard.flat
+            for key, state in optimizer.state.get(stepped, {}).items():
                 if isinstance(state, (Tensor, int, float)):
                     place = Place(self._step, "optimizer state", name, item=str(key))
-                    self._keep(place, torch.as_tensor(state), 0)
-            self._keep(Place(self._step, "parameter", name), parameter, 0)
+                    value = torch.as_tensor(state)
+                    self._keep_of(place, shard if value.shape == stepped.shape else None, value)
+            self._keep_of(Place(self._step, "parameter", name), shard, stepped)
         assert self._root is not None
         self._keep_moved()
         for name, buffer in named_buffers(self._root):
@@ -275,9 +282,22 @@ class Recorder:
             return []
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         parameters = _once(named_parameters(self._root))
-        found = [(name, each) for name, each in parameters if id(each) in stepped]
+        found = [
+            (name, each)
+            for name, each in parameters
+            if id(each) in stepped or ((shard := zero_shard(each)) is not None and id(shard.flat) in stepped)
+        ]
         # A given optimizer that steps none of them was made before they were replaced: they are to be seen unchanged.
         return found if found or not self._optimizers else parameters
+
+    def _keep_of(self, place: Place, shard: ZeroShard | None, tensor: Tensor) -> None:
+        """Keep a tensor of a parameter's shape, or what a flat one has of a shard."""
+        if shard is None:
+            self._keep(place, tensor, 0)
+            return
+        with torch.no_grad():
+            value, where = shard.placed(tensor.to("cpu"))
+            self._entries.append(Entry(place, 0, values.keep(value, where, self._options.whole)))
 
     def _keep(self, place: Place, tensor: Tensor, micro_batch: int) -> None:
         shard = None
@@ -312,6 +332,11 @@ def _dropout_probabilities(module: nn.Module) -> list[str]:
 def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a step computes its gradients itself, as under Lightning: they exist only after it has begun."""
     return any(callable(each) for each in (*args[1:], kwargs.get("closure")))
+
+
+def _key(optimizer: Optimizer, mine: Sequence[tuple[str, nn.Parameter]]) -> tuple[int, tuple[str, ...]]:
+    """What steps once in an optimizer step: an optimizer, and under ZeRO one of its parameter groups."""
+    return id(optimizer), tuple(name for name, _ in mine)
 
 
 def _inner(optimizer: Optimizer) -> Optimizer | None:
