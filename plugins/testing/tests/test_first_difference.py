@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from averaging import Averaging
-from planting import faults_of
+from averaging import AveragedPrepared, Averaging
+from planting import compares_nothing, faults_of
 from stratagem_testing import StrategySubject
 from stratagem_testing.first_difference import first_difference
 from stratagem_testing.recipe import Recipe
 from stratagem_testing.trained import train
 from wrong_strategies import StepsWithoutALoss  # noqa: F401  # plants its faults
+
+
+class StepsOnFirst(AveragedPrepared):
+    replicas = compares_nothing
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        return super().step(index, closure) if self.request.collectives.rank == 0 else True
+
+
+class StepsOnFirstRank(Averaging):
+    prepared = StepsOnFirst
+
 
 FAULTS = {fault.name: fault for fault in faults_of("exact")}
 
@@ -49,11 +63,18 @@ def test_another_recipe_is_found_by_its_first_difference() -> None:
     )
 
 
+def test_a_rank_that_makes_no_step_is_named() -> None:
+    found = first_difference(
+        StrategySubject(StepsOnFirstRank, world_size=2), Recipe(steps=3), Recipe(steps=3), train
+    )
+    assert "rank 1 of the record" in found
+    assert "made no optimizer step, and rank 0 made 3" in found
+
+
 def fails(*_: object) -> None:
     raise ValueError("the engine has no such thing")
 
 
 def test_a_strategy_that_fails_in_the_other_run_says_so() -> None:
     found = first_difference(StrategySubject(Averaging, world_size=2), Recipe(), Recipe(), fails)
-    assert found.startswith("stratagem diff can't say: ")
-    assert "the engine has no such thing" in found
+    assert found == "stratagem diff can't say: ValueError: the engine has no such thing"

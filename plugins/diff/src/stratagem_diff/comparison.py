@@ -104,12 +104,21 @@ def compare(
     noise = [Side(read_record(each), "rounding") for each in rounding]
     for side, folder in ((a, ours), (b, theirs)):
         if side.steps < 1:
-            raise UsageError(
-                f"the record {os.fspath(folder)} has no optimizer step: record until after optimizer.step()"
-            )
+            raise UsageError(_without_steps(side, os.fspath(folder)))
     if len(noise) > 2:
         raise UsageError(f"got {len(noise)} records of another rounding: at most one of each side")
     return _Comparing(a, b, noise).result()
+
+
+def _without_steps(side: Side, folder: str) -> str:
+    stepped = [record for record in side.ranks if record.steps]
+    if not stepped:
+        return f"the record {folder} has no optimizer step: record until after optimizer.step()"
+    other = next(record for record in side.ranks if not record.steps)
+    return (
+        f"rank {other.rank} of the record {folder} made no optimizer step, and rank {stepped[0].rank} made "
+        f"{stepped[0].steps}: step on all ranks"
+    )
 
 
 class _Comparing:

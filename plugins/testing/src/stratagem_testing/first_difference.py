@@ -107,7 +107,7 @@ def first_difference(
                 )
             return with_cause(compare(theirs, ours, [rounding]))
         except (RankError, StratagemError) as error:
-            return f"stratagem diff can't say: {error}"
+            return f"stratagem diff can't say: {str(error).strip().splitlines()[-1]}"
 
 
 def _record_plainly(
