@@ -79,8 +79,8 @@ class GradientReducer:
                 raise self._engine.failed(AVERAGING, error) from error
             if not is_first:
                 raise ConfigError(
-                    f"the gradient of {name!r} was computed twice in one backward: give use_reentrant=False to "
-                    "torch.utils.checkpoint.checkpoint"
+                    f"the gradient of {name!r} was computed twice before it was averaged: end the run if a backward "
+                    "raises, and give use_reentrant=False to torch.utils.checkpoint.checkpoint"
                 )
 
         flag = parameter.requires_grad
