@@ -16,7 +16,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from stratagem.errors import CollectiveError, StratagemError, WorkerError
 from tests.corpus.clean_models import MODELS, CleanModel, loss_of
 from tests.corpus.measure import ROOT
 from tests.parity.columns import ACCELERATOR, Column
-from tests.parity.trained import TOGETHER_S, first_refusal
+from tests.parity.trained import all_refused, first_refusal
 
 STEPS = 3
 RESULTS = ROOT / "docs/gen/clean.json"
@@ -218,20 +217,12 @@ def _in_rank(column: Column, models: Sequence[str], folder: str, train: Callable
             is_refusal = not isinstance(error, (CollectiveError, WorkerError))
             kind = "refused" if is_refusal else "failed"
             (own / f"{kind}-{rank}").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
-            if not _all_refused(own) or dist.is_initialized():
+            if not all_refused(own) or dist.is_initialized():
                 raise
         except BaseException:
             (own / f"failed-{rank}").write_text(traceback.format_exc(), encoding="utf-8")
             raise
         (own / f"ended-{rank}").touch()
-
-
-def _all_refused(folder: Path) -> bool:
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    deadline = time.monotonic() + TOGETHER_S
-    while len(list(folder.glob("refused-*"))) < ranks and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return len(list(folder.glob("refused-*"))) == ranks
 
 
 def _outcome(model: str, strategy: str, folder: str, references: Path) -> Run:

@@ -150,17 +150,21 @@ def train_in_rank(
     except StratagemError as error:
         refused = not isinstance(error, (CollectiveError, WorkerError))
         Path(folder, f"{'refused' if refused else 'failed'}-{rank}").write_text(str(error), encoding="utf-8")
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        deadline = time.monotonic() + TOGETHER_S
-        while len(list(Path(folder).glob("refused-*"))) < ranks and time.monotonic() < deadline:
-            time.sleep(0.01)
-        together = len(list(Path(folder).glob("refused-*"))) == ranks
-        if not together or dist.is_initialized():
+        if not all_refused(folder) or dist.is_initialized():
             raise
         return Refused(str(error))
     except BaseException:
         Path(folder, f"failed-{rank}").touch()
         raise
+
+
+def all_refused(folder: str | os.PathLike[str]) -> bool:
+    """Whether all ranks refuse within `TOGETHER_S`: each has written a file "refused-RANK" then."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    deadline = time.monotonic() + TOGETHER_S
+    while len(list(Path(folder).glob("refused-*"))) < ranks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return len(list(Path(folder).glob("refused-*"))) == ranks
 
 
 def first_refusal(folder: str) -> str:

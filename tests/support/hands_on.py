@@ -34,7 +34,7 @@ import stratagem
 from stratagem.errors import CollectiveError, ReplicaError, StratagemError, WorkerError
 from tests.parity.cell import difference
 from tests.parity.columns import ACCELERATOR, COLUMNS, Column
-from tests.parity.trained import TOGETHER_S, first_refusal
+from tests.parity.trained import all_refused, first_refusal
 
 SAMPLES = 12
 """In a global batch: 1, 2, 3 and 4 ranks share them evenly."""
@@ -462,21 +462,13 @@ def _in_rank(
         Path(folder, f"{'refused' if refused else 'failed'}-{rank}").write_text(
             f"{type(error).__name__}: {error}", encoding="utf-8"
         )
-        if not _all_refused(folder) or dist.is_initialized():
+        if not all_refused(folder) or dist.is_initialized():
             raise
         verdict = "guarded" if isinstance(error, ReplicaError) else "refused"
         return verdict, str(error), traceback.format_exc()
     except BaseException:
         Path(folder, f"failed-{rank}").touch()
         raise
-
-
-def _all_refused(folder: str) -> bool:
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    deadline = time.monotonic() + TOGETHER_S
-    while len(list(Path(folder).glob("refused-*"))) < ranks and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return len(list(Path(folder).glob("refused-*"))) == ranks
 
 
 def _row_in_run(runtime: stratagem.Runtime, row: Row, folder: str, part: int | None) -> Ended:

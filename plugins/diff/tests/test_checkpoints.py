@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from diff_command import Captured, compared, refusal
 from safetensors.torch import save_file
 from stratagem_cli.main import main
 from stratagem_diff import record
@@ -18,7 +17,6 @@ from stratagem_diff.run import ACCUMULATION
 from torch import Tensor, nn
 
 NET = f"{Path(__file__).with_name('trained.py')}:Net"
-Captured = pytest.CaptureFixture[str]
 Fitted = Callable[..., Path]
 
 
@@ -39,21 +37,6 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
         return made[key]
 
     return fit
-
-
-def compared(capsys: Captured, *words: object, code: int = 1) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main(["diff", *map(str, words), "--json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def refusal(capsys: Captured, *words: object) -> str:
-    capsys.readouterr()
-    assert main(["diff", *map(str, words)]) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return " ".join(said.split())
 
 
 # Runs under strategies --------------------------------------------------------------------------------

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from diff_command import Captured, compared, refusal
 from stratagem_cli.main import main
 
 pytestmark = pytest.mark.timeout(300)
 
 TRAINED = Path(__file__).with_name("trained.py")
 CHOSEN = "trainer.callbacks=[{class_path: stratagem_capsule.Capsules, init_args: {steps: [2, 4]}}]"
-Captured = pytest.CaptureFixture[str]
 Kept = Callable[..., Path]
 
 
@@ -37,21 +35,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
         return made[key]
 
     return fit
-
-
-def compared(capsys: Captured, *words: object, code: int) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main(["diff", *map(str, words), "--json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def refusal(capsys: Captured, *words: object) -> str:
-    capsys.readouterr()
-    assert main(["diff", *map(str, words)]) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return " ".join(said.split())
 
 
 def test_a_wrong_gradient_of_a_chosen_step_is_named_with_its_rank(kept: Kept, capsys: Captured) -> None:

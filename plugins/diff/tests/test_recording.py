@@ -110,6 +110,32 @@ def test_a_moving_average_of_weights_is_compared(tmp_path: Path, decay: float | 
     assert says in sentence(found)
 
 
+class Sharded(torch.optim.SGD):
+    """Steps by an optimizer of the parameters that this rank has, as ZeroRedundancyOptimizer does."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.optim = torch.optim.SGD(parameters[:1], lr=0.1)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # without a closure
+        self.optim.step()
+
+
+@pytest.mark.parametrize("kind", [lambda parameters: torch.optim.SGD(parameters, lr=0.1), Sharded])
+def test_steps_are_counted_where_no_call_of_the_model_is_seen(tmp_path: Path, kind: Any) -> None:
+    net = nn.Linear(3, 2)
+    optimizer = kind(list(net.parameters()))
+    with record(net, None, tmp_path / "record", steps=3):
+        for _ in range(3):
+            optimizer.zero_grad()
+            (
+                net.weight.square().sum() + net.bias.sum()
+            ).backward()  # as in a compiled model, whose hooks rest
+            optimizer.step()
+    (found,) = read_record(tmp_path / "record")
+    assert found.steps == 3
+
+
 def test_dropout_can_be_off_while_it_is_recorded(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
     with record(net, None, tmp_path / "a", dropout=False):

@@ -240,6 +240,8 @@ class Recorder:
         mine = self._named(optimizer)
         if not mine or self.is_closed:
             return
+        self._stepped, self._depth = True, 0
+        self._done.add(_key(optimizer, mine))
         inner = _inner(optimizer)
         if inner is not None:
             # It has gone by; the others' updates have come from their ranks since.
@@ -247,8 +249,6 @@ class Recorder:
             mine = [(name, each) for name, each in mine if name not in kept]
         elif _has_closure(args, kwargs):
             self._keep_gradients(mine)
-        self._stepped, self._depth = True, 0
-        self._done.add(_key(optimizer, mine))
         for name, parameter in mine:
             shard = zero_shard(parameter)
             stepped = parameter if shard is None else shard.flat
