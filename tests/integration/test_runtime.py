@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 import stratagem
-from stratagem.errors import WorkerError
+from stratagem.errors import ConfigError, WorkerError
 
 
 def on_ranks(world_size: int, function: Any, *args: Any, **how: Any) -> Any:
@@ -67,6 +67,33 @@ def test_a_raw_loop_equals_plain_torch(world_size: int) -> None:
         expected.append(loss.item())
     assert losses == pytest.approx(expected, abs=1e-6)
     torch.testing.assert_close(torch.tensor(weights["layer.weight"]), plain.layer.weight.detach())
+
+
+def rebuild(runtime: Any, path: str) -> tuple[list[float], Any]:
+    with pytest.raises(ConfigError, match=r"call setup\(\) first, or saved_state"):
+        runtime.load(path)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    saved = runtime.saved_state(path)
+    assert torch.equal(before, torch.get_rng_state())
+    model = torch.nn.Linear(**saved["arguments"])
+    runtime.setup(model)
+    assert runtime.load(path) == saved
+    return model.weight.flatten().tolist(), saved["step"]
+
+
+def build(runtime: Any, path: str) -> list[float]:
+    arguments = {"in_features": 3, "out_features": 2}
+    model = torch.nn.Linear(**arguments)
+    runtime.setup(model)
+    runtime.save(path, {"arguments": arguments, "step": 7})
+    return model.weight.flatten().tolist()
+
+
+def test_a_models_arguments_come_back_before_there_is_a_model(tmp_path: Path) -> None:
+    path = str(tmp_path / "saved")
+    weights = on_ranks(1, build, path)
+    assert on_ranks(2, rebuild, path) == (weights, 7)
 
 
 def draw_by_part(runtime: Any, path: str, *, saves: bool) -> list[float]:

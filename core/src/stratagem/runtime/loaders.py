@@ -39,6 +39,7 @@ class EpochLoader(_Given, Generic[BatchT]):
 
     Attributes:
         epoch: index of the epoch that the next iteration runs; set it to go on where a run stopped.
+        batches_given: how many the latest iteration has given.
     """
 
     _data: TrainData
@@ -51,7 +52,7 @@ class EpochLoader(_Given, Generic[BatchT]):
         seed: int,
         distributed_sampler: bool,
     ) -> None:
-        self.epoch = 0
+        self.epoch = self.batches_given = 0
         self._mover, self._given = mover, loader
         self._data = TrainData(
             loader, collectives=collectives, seed=seed, distributed_sampler=distributed_sampler
@@ -60,7 +61,18 @@ class EpochLoader(_Given, Generic[BatchT]):
     def __iter__(self) -> Iterator[BatchT]:
         batches = self._data.epoch(self.epoch)
         self.epoch += 1
-        return iter(self._mover(batches))
+        return self._counted(self._mover(batches))
+
+    @property
+    def batches_left(self) -> int | None:
+        """How many batches follow in this iteration; None where the loader doesn't know its length."""
+        return None if self._data.num_batches is None else self._data.num_batches - self.batches_given
+
+    def _counted(self, batches: Iterable[BatchT]) -> Iterator[BatchT]:
+        self.batches_given = 0
+        for batch in batches:
+            self.batches_given += 1
+            yield batch
 
 
 class EvalLoader(_Given, Generic[BatchT]):

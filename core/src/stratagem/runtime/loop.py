@@ -19,6 +19,7 @@ from stratagem.strategies.stepping import drop_gradients
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
+    from stratagem.runtime.accumulation import Accumulation
     from stratagem.runtime.session import Session
     from stratagem.strategies.prepared import Prepared
 
@@ -152,7 +153,11 @@ def _kind_of(value: Any) -> str:
 
 
 def wrap(
-    prepared: Prepared, given: nn.Module, session: Session, methods: Collection[str] = ()
+    prepared: Prepared,
+    given: nn.Module,
+    session: Session,
+    methods: Collection[str] = (),
+    accumulation: Accumulation | None = None,
 ) -> tuple[nn.Module, list[Optimizer]]:
     """Return what a loop of the user's own calls for what was prepared of `given`: the objects, where they can be."""
     is_module = prepared.module is given and prepared.forwards_directly
@@ -163,10 +168,13 @@ def wrap(
         and session.steps_alone
         and not session.checkpointer.is_async
         and not evaluates
+        and accumulation is None
     ):
         prepared.loss_weights.watches_steps = True
         return wrapped, list(prepared.optimizers)
-    return wrapped, [PreparedOptimizer(prepared, index, session) for index in range(len(prepared.optimizers))]
+    return wrapped, [
+        PreparedOptimizer(prepared, index, session, accumulation) for index in range(len(prepared.optimizers))
+    ]
 
 
 def _evaluates_loss(optimizer: Optimizer) -> bool:

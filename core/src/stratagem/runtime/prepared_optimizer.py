@@ -13,6 +13,7 @@ from stratagem.errors import ConfigError
 from stratagem.strategies.stepping import drop_gradients
 
 if TYPE_CHECKING:
+    from stratagem.runtime.accumulation import Accumulation
     from stratagem.runtime.session import Session
     from stratagem.strategies.prepared import Prepared
 
@@ -28,15 +29,18 @@ class PreparedOptimizer(Optimizer):
         prepared: has the optimizer.
         index: of the optimizer.
         session: the live run.
+        accumulation: holds steps back within `Runtime.accumulate`; None where every step takes effect.
     """
 
     # Stored outside of `__dict__`, which belongs to the user's optimizer.
-    __slots__ = ("_patched_step", "_session", "index", "inner", "prepared")
+    __slots__ = ("_accumulation", "_patched_step", "_session", "index", "inner", "prepared")
 
-    def __init__(self, prepared: Prepared, index: int, session: Session) -> None:
+    def __init__(
+        self, prepared: Prepared, index: int, session: Session, accumulation: Accumulation | None = None
+    ) -> None:
         # Optimizer.__init__ would create new groups and state.
         self.prepared, self.index, self.inner = prepared, index, prepared.optimizers[index]
-        self._session = session
+        self._session, self._accumulation = session, accumulation
         self._patched_step: Callable[..., Any] | None = None
         self.__dict__ = self.inner.__dict__
 
@@ -48,7 +52,8 @@ class PreparedOptimizer(Optimizer):
             closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
 
         Returns:
-            The loss of the closure's first evaluation, the mean over ranks; None without a closure.
+            The loss of the closure's first evaluation, the mean over ranks; None without a closure, and where
+            `Runtime.accumulate` holds the step back.
         """
         patched = self._patched_step
         return MethodType(_step, self) if patched is None else patched
@@ -75,7 +80,8 @@ class PreparedOptimizer(Optimizer):
             setattr(self.inner, name, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        drop_gradients(self.prepared, self.index, set_to_none)
+        if self._accumulation is None or self._accumulation.drops():
+            drop_gradients(self.prepared, self.index, set_to_none)
 
     def state_dict(self) -> Any:
         return self.inner.state_dict()
@@ -107,6 +113,15 @@ def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None, **f
             f"{type(self.inner).__name__}.step got {', '.join(further)}, and a strategy calls step(closure) alone: "
             "make it an attribute of the optimizer, or a setting of its groups"
         )
+    if self._accumulation is not None and self._accumulation.is_within:
+        if closure is not None:
+            raise ConfigError(
+                "step got a closure within accumulate, which holds steps back: leave accumulate out, and take all "
+                "micro-batches of the step backward in the closure, each loss divided by their number"
+            )
+        self._accumulation.check()
+        if self._accumulation.is_open:
+            return None
     _, loss = self._session.step(self.prepared, self.index, closure)
     self._session.guard(self.prepared).after_step()
     self._session.checkpointer.poll()

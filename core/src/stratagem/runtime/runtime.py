@@ -19,7 +19,8 @@ from stratagem.errors import ConfigError, NonFiniteError, StratagemError, UsageE
 from stratagem.launchers.base import Task
 from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
-from stratagem.runtime.checkpoint import load_session, restore_state, save_session, states_of
+from stratagem.runtime.accumulation import Accumulation
+from stratagem.runtime.checkpoint import fitting, load_session, restore_state, save_session, states_of
 from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
 from stratagem.runtime.loop import (
     check_autocast,
@@ -100,6 +101,7 @@ class Runtime(Ranks):
         self._session: Session | None = None
         self._prepared: list[Prepared] = []
         self._handles: list[RemovableHandle] = []
+        self._accumulation = Accumulation()
 
     @overload
     def launch(self, function: None = None, *, quiet: bool = False) -> None: ...
@@ -166,6 +168,9 @@ class Runtime(Ranks):
         """End the live run in this rank. Collective, unless this rank `failed`."""
         session, self._session = self._session, None
         self._prepared.clear()
+        accumulation, self._accumulation = self._accumulation, Accumulation()
+        if accumulation.is_open and not failed:
+            accumulation.warn_of_open_window()
         while self._handles:
             self._handles.pop().remove()
         if session is not None:
@@ -254,7 +259,7 @@ class Runtime(Ranks):
         Args:
             module: call the returned one instead of it.
             optimizers: over the module's parameters, or functions that make one from the module.
-            accumulate: micro-batches per optimizer step.
+            accumulate: micro-batches per optimizer step: call `accumulate` or `no_sync` around them.
             clipping: what is going to be passed to `clip`, for engines that must know it beforehand.
             forward_methods: names of methods that the loop calls, as it calls the module, and that call layers.
 
@@ -262,6 +267,10 @@ class Runtime(Ranks):
             The module alone, or a tuple of the module and the optimizers. Where the strategy has to run with each
             call, they are wrappers with the attributes and methods of yours. Type checkers see your classes.
         """
+        if type(accumulate) is not int or accumulate < 1:
+            raise ConfigError(
+                f"setup got accumulate={short(accumulate)}: give the number of micro-batches per step, from 1"
+            )
         given = MethodModule(module, forward_methods) if forward_methods else module
         prepared = self.session.prepare(
             given,
@@ -274,7 +283,10 @@ class Runtime(Ranks):
         handle = check_autocast(prepared)
         if handle is not None:
             self._handles.append(handle)
-        wrapped, stepped = wrap(prepared, given, self.session, forward_methods)
+        if optimizers:
+            self._accumulation.sizes.add(accumulate)
+        accumulation = self._accumulation if accumulate > 1 else None
+        wrapped, stepped = wrap(prepared, given, self.session, forward_methods, accumulation)
         return (wrapped, *stepped) if optimizers else wrapped
 
     @overload
@@ -359,10 +371,11 @@ class Runtime(Ranks):
             prepared = prepared[:1]
         try:
             found = prepared_of(prepared, module)
+            divisor = self._accumulation.begin_backward()
             if weight is not None or found.loss_weights.is_used:
                 weighted_backward(found, self._prepared, loss, weight)
             else:
-                found.backward(loss)
+                found.backward(loss if divisor == 1 else loss / divisor)
         except Exception:
             for each in self._prepared:
                 each.abandon_backward()
@@ -372,6 +385,28 @@ class Runtime(Ranks):
         """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""
         prepared = prepared_of(self._prepared, module)
         return _both(prepared.no_sync(), accumulating(prepared.loss_weights))
+
+    def accumulate(self, loader: EpochLoader[Any] | None = None) -> AbstractContextManager[None]:
+        """Around one micro-batch of the `accumulate` that `setup` was given: forward, backward, clip and step.
+
+        `backward` divides losses without a weight by the micro-batches of their window. Until the window's last one,
+        gradients aren't reduced, and `clip` and the optimizers' `step` and `zero_grad` do nothing.
+
+        Args:
+            loader: what `dataloader` returned: the window that its last batch belongs to ends with it, and is divided
+                by the micro-batches it has. Without one, or where its length isn't known, windows go on in the next
+                epoch.
+
+        Raises:
+            ConfigError: no optimizer was set up, or `setup` was given different `accumulate` for several modules.
+            GradientError: something else than `backward` changed gradients.
+        """
+        return self._accumulation.micro_batch(self._prepared, loader)
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether a step takes effect now: outside of `accumulate`, and in the last micro-batch of a window."""
+        return not self._accumulation.holds_back
 
     def no_backward_sync(
         self, module: nn.Module | None = None, enabled: bool = True
@@ -390,11 +425,14 @@ class Runtime(Ranks):
         """Limit the gradients of `optimizer` before its step; collective.
 
         Returns:
-            The total norm before clipping, when `max_norm` is given.
+            The total norm before clipping, when `max_norm` is given; None where `accumulate` holds the step back.
         """
         if max_norm is None and max_value is None:
             raise ConfigError("clip got no limit: give max_norm or max_value")
         prepared, index = prepared_of_optimizer(self._prepared, optimizer)
+        if self._accumulation.holds_back:
+            return None
+        self._accumulation.check()
         prepared.complete_gradients(index)
         return prepared.clip(index, Clipping(max_norm, max_value, norm_type))
 
@@ -435,7 +473,12 @@ class Runtime(Ranks):
             path: a folder to be made or replaced, or an fsspec URL.
             state: what else to keep: JSON-able values, small tensors, and objects with a `state_dict`; rank 0's is
                 written. What `setup` returned is kept anyway; of several modules each has its key here as its name.
+
+        Raises:
+            UsageError: within a window of `accumulate`, whose gradients no checkpoint has.
         """
+        if self._accumulation.is_open:
+            raise self._accumulation.unsaved(path)
         parts = named(self._prepared, state or {})
         save_session(self.session, parts, path_text("path", path), states_of(self._prepared, state or {}))
 
@@ -455,9 +498,30 @@ class Runtime(Ranks):
         Raises:
             CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
         """
+        if not self._prepared:
+            raise ConfigError(
+                "load restores what setup() returned, and nothing was set up: call setup() first, or "
+                "saved_state(path), which returns the state alone"
+            )
         parts = named(self._prepared, state or {})
         saved = load_session(self.session, parts, path_text("path", path), verify)
         return restore_state(self._prepared, saved, state or {}, os.fspath(path))
+
+    def saved_state(self, path: str | os.PathLike[str], *, verify: bool = True) -> dict[str, Any]:
+        """Return the `state` that `save` was given, before anything is set up: a model's arguments. Collective.
+
+        Objects with a `state_dict` are there as what it returned. Nothing is restored, generators neither.
+
+        Args:
+            path: as it was saved.
+            verify: whether to compare checksums.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged (unless `verify` is False).
+        """
+        reader = self.session.checkpointer.open(path_text("path", path), verify)
+        with fitting(reader):
+            return dict(reader.state.get("user", {}))
 
 
 @contextmanager

@@ -1,0 +1,160 @@
+"""`Accumulation`: which calls of your own training loop take effect within `Runtime.accumulate`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from stratagem.errors import ConfigError, GradientError, UsageError, short
+from stratagem.runtime.loaders import EpochLoader
+from stratagem.strategies.loss_weights import accumulating
+from stratagem.strategies.torch_private import tensor_version
+
+if TYPE_CHECKING:
+    from stratagem.strategies.prepared import Prepared
+
+
+class Accumulation:
+    """Windows of micro-batches, one after the other: the gradients of a window are the mean of its micro-batches'.
+
+    Attributes:
+        sizes: micro-batches per step, as `setup` was given them.
+        position: the micro-batch's place in its window, from 1; 0 before the first one.
+        length: micro-batches of this window.
+        is_within: whether the loop is in a micro-batch.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: set[int] = set()
+        self.position = self.length = 0
+        self.is_within = False
+        self._has_backward = False
+        """Whether `Runtime.backward` was called in this micro-batch."""
+        self._batch: tuple[int, ...] | None = None
+        self._prepared: Sequence[Prepared] = ()
+        self._before: list[tuple[int, int] | None] = []
+        """Of each gradient as it was when the micro-batch before ended: which tensor, and its version."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more micro-batches follow in this window."""
+        return self.position < self.length
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether clipping and steps wait for a later micro-batch."""
+        return self.is_within and self.is_open
+
+    @contextmanager
+    def micro_batch(self, prepared: Sequence[Prepared], loader: EpochLoader[Any] | None) -> Iterator[None]:
+        """Around one micro-batch: `Runtime.accumulate`.
+
+        Args:
+            prepared: everything that was set up.
+            loader: one whose last batch ends a window; None for none.
+        """
+        if len(self.sizes) != 1:
+            raise ConfigError(
+                f"accumulate needs one number of micro-batches, and setup got {sorted(self.sizes) or 'no optimizer'}: "
+                "call setup(module, optimizer, accumulate=4), with the same number for each module"
+            )
+        if self.is_within:
+            raise UsageError("accumulate was entered within accumulate: one `with` is one micro-batch")
+        batch = self._batch_of(loader)
+        if not self.is_open:
+            left = loader.batches_left if loader is not None else None
+            (full,) = self.sizes
+            self.position, self.length = 0, full if left is None else min(full, left + 1)
+        self.position += 1
+        self.is_within, self._has_backward, self._batch, self._prepared = True, False, batch, prepared
+        if self.position == 1:
+            self._before = self._gradients()
+        try:
+            with ExitStack() as contexts:
+                if self.is_open:
+                    for each in prepared:
+                        contexts.enter_context(each.no_sync())
+                        contexts.enter_context(accumulating(each.loss_weights))
+                yield
+                self.check()
+        finally:
+            self.is_within = False
+            self._before = self._gradients()
+
+    def begin_backward(self) -> float:
+        """Note a backward by `Runtime.backward`, and return by what its loss is divided, unless it has a weight."""
+        if self.is_within and not self._has_backward:
+            if self.position > 1:
+                self.check()
+            self._has_backward = True
+        return self.length if self.is_within else 1
+
+    def drops(self) -> bool:
+        """Whether `zero_grad` of an optimizer takes effect.
+
+        It does before a window's first backward and after its last, whether the loop calls it first or last.
+        """
+        if not self.is_within:
+            return True
+        takes_effect = not self.is_open if self._has_backward else self.position == 1
+        if takes_effect and not self._has_backward:
+            self._before = []
+        return takes_effect
+
+    def check(self) -> None:
+        """Refuse gradients that something else than `Runtime.backward` has changed.
+
+        Raises:
+            GradientError: an undivided loss was taken backward, or the window's gradients were dropped.
+        """
+        is_checked = self.is_within and self.length > 1 and not self._has_backward and self._before
+        if not is_checked or self._gradients() == self._before:
+            return
+        raise GradientError(
+            f"gradients changed in micro-batch {self.position} of {self.length}, and not by runtime.backward, which "
+            "divides the loss: within accumulate, call runtime.backward(loss) and the prepared optimizer's "
+            "zero_grad(), or divide and call no_sync yourself"
+        )
+
+    def unsaved(self, path: object) -> UsageError:
+        """Return what to raise where a checkpoint would leave gradients out."""
+        return UsageError(
+            f"save got {str(path)!r} after micro-batch {self.position} of {self.length}, whose gradients no checkpoint "
+            "has: save after the step, where runtime.sync_gradients is True"
+        )
+
+    def warn_of_open_window(self) -> None:
+        """Warn that the run ended before a window did."""
+        warnings.warn(
+            f"the run ended after micro-batch {self.position} of {self.length}: no optimizer stepped by the gradients "
+            "of this window; pass the loader to accumulate(loader), so that an epoch ends with a step",
+            UserWarning,
+            stacklevel=3,
+        )
+
+    def _batch_of(self, loader: EpochLoader[Any] | None) -> tuple[int, ...] | None:
+        if loader is None:
+            return None
+        if not isinstance(loader, EpochLoader):
+            raise ConfigError(
+                f"accumulate got loader={short(loader)}: give the one that runtime.dataloader returned for training"
+            )
+        batch = (id(loader), loader.epoch, loader.batches_given)
+        if batch == self._batch:
+            raise UsageError(
+                "accumulate(loader) was entered twice for one batch: each batch is one micro-batch; for parts of "
+                "a batch, call accumulate() without the loader"
+            )
+        return batch
+
+    def _gradients(self) -> list[tuple[int, int] | None]:
+        gradients = [
+            parameter.grad
+            for prepared in self._prepared
+            for optimizer in prepared.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        ]
+        return [None if each is None else (id(each), tensor_version(each)) for each in gradients]
