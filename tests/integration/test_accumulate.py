@@ -72,7 +72,9 @@ def by_hand() -> list[list[float]]:
 
 
 @pytest.mark.parametrize("zeroes_first", [True, False])
-@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("ddp", 2), ("fsdp", 2), ("ddp_sharded", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "devices"), [("single", 1), ("ddp", 2), ("fsdp", 2), ("ddp_sharded", 2)]
+)
 def test_windows_and_the_shorter_last_one_equal_a_division_by_hand(
     strategy: str, devices: int, zeroes_first: bool
 ) -> None:

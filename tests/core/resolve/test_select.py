@@ -42,14 +42,14 @@ def test_auto_is_the_first_accelerator_that_is_available_and_says_why() -> None:
     chosen = choose_accelerator(ALL, "auto", None)
     assert isinstance(chosen.value, Here)
     assert (chosen.name, chosen.component, str(chosen.origin)) == ("here", "here", "a-party 1.0")
-    assert chosen.why == "auto: 2 devices; absent: no driver"
+    assert chosen.why == "auto: 2 devices; not available: absent"
     assert chosen.capabilities.strategies == ("plain",)
 
 
 def test_auto_leaves_out_accelerators_that_the_strategy_does_not_work_on() -> None:
     chosen = choose_accelerator(ALL, "auto", Capabilities(accelerators=("absent", "second")))
     assert isinstance(chosen.value, Second)
-    assert chosen.why == "auto: 2 devices; here: not with this strategy; absent: no driver"
+    assert chosen.why == "auto: 2 devices; here: not with this strategy; not available: absent"
     # One that it works on, after one that it doesn't, is taken as without the other.
     assert choose_accelerator(ALL, "auto", Capabilities()).name == "here"
 
@@ -57,7 +57,7 @@ def test_auto_leaves_out_accelerators_that_the_strategy_does_not_work_on() -> No
 def test_auto_leaves_out_accelerators_of_other_devices() -> None:
     chosen = choose_accelerator(ALL, "auto", None, device_type="cpu")
     assert isinstance(chosen.value, Second)
-    assert chosen.why == "auto: 2 devices; here: not for cpu; absent: no driver"
+    assert chosen.why == "auto: 2 devices; here: not for cpu; not available: absent"
     assert choose_accelerator(ALL, "auto", None, device_type="meta").name == "here"
 
 
@@ -78,7 +78,9 @@ def test_auto_without_an_accelerator_says_why() -> None:
     both = catalogue(ABSENT, HERE)
     with pytest.raises(DeviceError, match=r"^no accelerator that this strategy .* here: absent: no driver$"):
         choose_accelerator(both, "auto", Capabilities(accelerators=("absent",)))
-    message = r"^no accelerator for devices of the type 'cpu' .*: here: not for cpu; absent: no driver; give"
+    message = (
+        r"^no accelerator for devices of the type 'cpu' .*: here: not for cpu; not available: absent; give"
+    )
     with pytest.raises(DeviceError, match=message):
         choose_accelerator(both, "auto", None, device_type="cpu")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
 from stratagem import RunConfig
@@ -63,3 +66,23 @@ def test_a_name_that_fills_the_line_has_its_reason_below(site, capsys) -> None:
     assert [line for line in lines if len(line) > 100] == []
     assert LONG in "\n".join(lines)
     assert distribution in "\n".join(lines)
+
+
+def test_labels_are_coloured_on_a_terminal_alone(capsys, monkeypatch) -> None:
+    def printed() -> str:
+        announce(assemble(RunConfig(strategy="single", accelerator="cpu"), {}))
+        return capsys.readouterr().err
+
+    plain = printed()
+    assert "\033" not in plain
+    for variable in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    coloured = printed()
+    assert "\033[1mplan\033[0m\n" in coloured
+    assert "  \033[36mstrategy\033[0m    single" in coloured
+    assert re.sub("\033.*?m", "", coloured) == plain
+    for variable, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            assert printed() == plain

@@ -165,6 +165,7 @@ def choose_accelerator(
         return _named_accelerator(catalogue, wanted)
     refused: list[str] = []
     left_out: list[str] = []
+    absent: list[str] = []  # The plan names them; `stratagem accelerators` says why.
     for component in catalogue.of_kind("accelerator"):
         name = component.name
         if not component.automatic:
@@ -178,8 +179,10 @@ def choose_accelerator(
             left_out.append(f"{name}: not for {device_type}")
             continue
         if availability.ok:
-            why = f"auto: {'; '.join([availability.reason, *left_out, *refused])}"
+            others = [f"not available: {', '.join(absent)}"] if absent else []
+            why = f"auto: {'; '.join([availability.reason, *left_out, *others])}"
             return resolved_from(component, accelerator, why=why)
+        absent.append(name)
         refused.append(f"{name}: {availability.reason}")
     reasons = "; ".join(refused) or "none is installed"
     if device_type is not None:

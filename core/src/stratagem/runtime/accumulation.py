@@ -57,7 +57,8 @@ class Accumulation:
         """
         if len(self.sizes) != 1:
             raise ConfigError(
-                f"accumulate needs one number of micro-batches, and setup got {sorted(self.sizes) or 'no optimizer'}: "
+                f"accumulate needs one number of micro-batches, and setup got "
+                f"{sorted(self.sizes) or 'no optimizer'}: "
                 "call setup(module, optimizer, accumulate=4), with the same number for each module"
             )
         if self.is_within:
@@ -113,23 +114,23 @@ class Accumulation:
         if not is_checked or self._gradients() == self._before:
             return
         raise GradientError(
-            f"gradients changed in micro-batch {self.position} of {self.length}, and not by runtime.backward, which "
-            "divides the loss: within accumulate, call runtime.backward(loss) and the prepared optimizer's "
+            f"gradients changed in micro-batch {self.position} of {self.length}, and not by runtime.backward, "
+            "which divides the loss: within accumulate, call runtime.backward(loss) and the prepared optimizer's "
             "zero_grad(), or divide and call no_sync yourself"
         )
 
     def unsaved(self, path: object) -> UsageError:
         """Return what to raise where a checkpoint would leave gradients out."""
         return UsageError(
-            f"save got {str(path)!r} after micro-batch {self.position} of {self.length}, whose gradients no checkpoint "
-            "has: save after the step, where runtime.sync_gradients is True"
+            f"save got {str(path)!r} after micro-batch {self.position} of {self.length}, whose gradients no "
+            "checkpoint has: save after the step, where runtime.sync_gradients is True"
         )
 
     def warn_of_open_window(self) -> None:
         """Warn that the run ended before a window did."""
         warnings.warn(
-            f"the run ended after micro-batch {self.position} of {self.length}: no optimizer stepped by the gradients "
-            "of this window; pass the loader to accumulate(loader), so that an epoch ends with a step",
+            f"the run ended after micro-batch {self.position} of {self.length}, and no optimizer stepped by the "
+            "gradients of this window: pass the loader to accumulate(loader), so that an epoch ends with a step",
             UserWarning,
             stacklevel=3,
         )
@@ -139,7 +140,7 @@ class Accumulation:
             return None
         if not isinstance(loader, EpochLoader):
             raise ConfigError(
-                f"accumulate got loader={short(loader)}: give the one that runtime.dataloader returned for training"
+                f"accumulate got loader={short(loader)}: give what runtime.dataloader returned for training"
             )
         batch = (id(loader), loader.epoch, loader.batches_given)
         if batch == self._batch:

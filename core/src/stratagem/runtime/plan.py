@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from textwrap import wrap
@@ -16,6 +17,7 @@ _MAX_NAMES = 5
 _WIDTH = 98
 """Of a line, which is printed two columns to the right; what is longer goes on below, in its own column."""
 _LABEL, _MAX_NAME, _MAX_REASON_AT = 12, 20, 60
+_BOLD, _CYAN = 1, 36
 
 
 def plan_lines(run: Run) -> list[str]:
@@ -45,7 +47,7 @@ def plan_lines(run: Run) -> list[str]:
 
 def announce(run: Run) -> None:
     """Print the plan to standard error, once per run."""
-    _print(plan_lines(run), "plan\n")
+    _print(plan_lines(run), "plan")
 
 
 def announce_by_value(names: Sequence[str]) -> None:
@@ -88,5 +90,17 @@ def _wrapped(before: str, text: str, indent: int) -> list[str]:
     )
 
 
-def _print(lines: Sequence[str], before: str = "") -> None:
-    print(before + "\n".join(f"  {line}" for line in lines), file=sys.stderr, flush=True)
+def _print(lines: Sequence[str], title: str = "") -> None:
+    text = "\n".join(f"  {_with_coloured_label(line)}" for line in lines)
+    print(f"{_styled(title, _BOLD)}\n{text}" if title else text, file=sys.stderr, flush=True)
+
+
+def _with_coloured_label(line: str) -> str:
+    label, gap, rest = line.partition("  ")
+    return _styled(label, _CYAN) + gap + rest if len(label) < _LABEL else line
+
+
+def _styled(text: str, code: int) -> str:
+    """Return text in a style, where standard error is a terminal that has some (https://no-color.org)."""
+    plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if plain or not text.strip() else f"\033[{code}m{text}\033[0m"
