@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 20.0
 """How long others may take to come to a block: they compute what is between two of them."""
+BACKWARD = "backward()"
+"""Stands among the names of units for a backward within a step."""
 FIRST_WAIT_S = 120.0
 """How long to the first one, where nothing was gathered right before: they may be waiting for data."""
 
@@ -97,6 +99,18 @@ class GatherOrder:
         """Forget what was gathered since the last `end_forward`: an exception has ended the forward."""
         self._now = []
 
+    def begin_backward(self) -> None:
+        """Note a backward that the module runs itself, between two forwards of one step.
+
+        A backward gathers units, too. Were it not compared, a rank that calls fewer units before it would wait for
+        other gathers than the rest until the process group's timeout.
+
+        Raises:
+            CombinationError: other ranks gather a unit instead.
+        """
+        if self._collectives.world_size > 1:
+            self._about_to_gather(BACKWARD)
+
     def end_backward(self, parameters: Sequence[nn.Parameter]) -> None:
         """Note which of `parameters` have gradients, once the ranks' have been reduced.
 
@@ -127,11 +141,13 @@ class GatherOrder:
         if self._collectives.all_arrive(f"gather {at} {name}", WAIT_S if at else self._first_wait_s):
             return
         usual = f" (before: {self._before[at]!r})" if at < len(self._before) else ""
-        came = (
-            f"calls {name!r} as sharded block {at + 1} of a step"
-            if name
-            else f"calls {at} sharded blocks in a step"
-        )
+        called = at - self._now.count(BACKWARD)
+        if name == BACKWARD:
+            came = f"runs a backward after {called} sharded blocks of a step"
+        elif name:
+            came = f"calls {name!r} as sharded block {called + 1} of a step"
+        else:
+            came = f"calls {called} sharded blocks in a step"
         raise CombinationError(
             f"rank {self._collectives.rank} {came}{usual}, and other ranks don't: under {self._strategy} all ranks "
             "call the same blocks in the same order, which a mixture of experts doesn't where each rank's samples "

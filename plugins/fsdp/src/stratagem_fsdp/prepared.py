@@ -52,7 +52,7 @@ class FSDPPrepared(UnitPrepared):
             step_root=roots[0] if roots and not by_hand else None,
             rank_buffers=rank_buffers,
         )
-        self._automatic = request.loop.training and not request.loop.manual
+        self._by_hand = by_hand
         self._equal_buffers = EqualBuffers(
             self.module, self._world_size, differ=False, rank_buffers=rank_buffers
         )
@@ -62,11 +62,16 @@ class FSDPPrepared(UnitPrepared):
         self._equal_buffers.make_equal()
         with self.explaining(), self.recovering():
             output = super().forward(*args, **kwargs)
-        self.order.end_forward(output is None and self._automatic and torch.is_grad_enabled())
+        self.order.end_forward(output is None and not self._by_hand and torch.is_grad_enabled())
         self._equal_buffers.note_forward(self.original_module.training)
         if not torch.is_grad_enabled():
             self.reshard()  # no backward will
         return output
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        if self._by_hand:
+            self.order.begin_backward()
+        super().backward(loss, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         try:
