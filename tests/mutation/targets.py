@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,15 +21,23 @@ class Target:
     """Patterns of test files."""
     starts_processes: bool = False
     """Whether tests that start processes are run, too: they take tens of seconds per mutant."""
+    further: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Patterns of further test files that are run for some modules alone, by the modules' names."""
 
     def paths(self, root: Path = ROOT) -> list[str]:
         """Return the modules' paths."""
         return _matching(root, self.modules)
 
+    def all_tests(self, root: Path = ROOT) -> list[str]:
+        """Return the paths of the tests for any of the modules."""
+        return _matching(root, (*self.tests, *(test for tests in self.further.values() for test in tests)))
+
     def tests_for(self, path: str, root: Path = ROOT) -> list[str]:
-        """Return the paths of the tests for the module at `path`, the one that mirrors it first."""
-        mirror = f"test_{Path(path).stem}.py"
-        return sorted(_matching(root, self.tests), key=lambda test: Path(test).name != mirror)
+        """Return the paths of the tests for the module at `path`, those for it alone first."""
+        name = Path(path).stem
+        first = {f"test_{name}.py", *(Path(pattern).name for pattern in self.further.get(name, ()))}
+        tests = _matching(root, (*self.tests, *self.further.get(name, ())))
+        return sorted(tests, key=lambda test: Path(test).name not in first)
 
 
 def _matching(root: Path, patterns: Sequence[str]) -> list[str]:
@@ -43,12 +51,22 @@ def _core(module: str, *more: str) -> Target:
     return Target(name, (f"{CORE}{module}.py",), tuple(f"tests/core/{each}.py" for each in tests))
 
 
-def _plugin(name: str, plugin: str, modules: Sequence[str], tests: Sequence[str], **how: bool) -> Target:
-    source = f"{PLUGINS}{plugin}/src/stratagem_{plugin}/"
+def _plugin(
+    name: str,
+    plugin: str,
+    modules: Sequence[str],
+    tests: Sequence[str],
+    further: Mapping[str, Sequence[str]] | None = None,
+    **how: bool,
+) -> Target:
+    source, tested = f"{PLUGINS}{plugin}/src/stratagem_{plugin}/", f"{PLUGINS}{plugin}/tests/"
     return Target(
         name,
         tuple(f"{source}{each}.py" for each in modules),
-        tuple(f"{PLUGINS}{plugin}/tests/{each}.py" for each in tests),
+        tuple(f"{tested}{each}.py" for each in tests),
+        further={
+            module: [f"{tested}{each}.py" for each in names] for module, names in (further or {}).items()
+        },
         **how,
     )
 
@@ -61,6 +79,12 @@ _IN_ONE_PROCESS = (
     *("agreement", "ch*", "commit", "directory", "growing_file", "initial_weights", "local_filesystem"),
     *("manifest", "memory_copies", "opening", "publication", "s*", "ti*"),
 )
+_IN_PROCESSES = {
+    **dict.fromkeys(("background", "writer", "writer_process", "snapshot"), ("test_background",)),
+    **dict.fromkeys(("saving", "safetensors_storage", "draft"), ("test_ranks",)),
+    "filesystem": ("test_remote_stores",),
+}
+"""Tests of checkpoints that start processes, and what they are of."""
 
 TARGETS = (
     _core("plugin/sealing"),
@@ -68,7 +92,7 @@ TARGETS = (
     _core("resolve/select", "resolve/test_run", "resolve/test_given_parts"),
     _core("resolve/pairing", "resolve/test_run"),
     Target("data", (f"{CORE}data/*.py",), ("tests/core/data/test_*.py",)),
-    _plugin("checkpoint", "checkpoint", ["*"], [f"test_{each}" for each in _IN_ONE_PROCESS]),
+    _plugin("checkpoint", "checkpoint", ["*"], [f"test_{each}" for each in _IN_ONE_PROCESS], _IN_PROCESSES),
     _plugin("loops", "trainer", ["loops/*"], _FITS),
     _plugin("metrics", "trainer", ["metrics/metrics", "metrics/scope"], ["metrics/test_*", "test_metrics"]),
     _plugin(
@@ -100,12 +124,18 @@ TARGETS = (
         ],
         starts_processes=True,
     ),
-    _plugin("fsdp", "fsdp", ["prepared"], ["test_manual", "test_own_loops"], starts_processes=True),
+    _plugin(
+        "fsdp",
+        "fsdp",
+        ["prepared"],
+        ["test_prepared", "test_manual", "test_own_loops", "test_fidelity"],
+        starts_processes=True,
+    ),
     _plugin(
         "sharded",
         "sharded",
         ["prepared", "fully_prepared"],
-        ["test_sharded", "test_own_loops"],
+        ["test_prepared", "test_fully_prepared", "test_own_loops", "test_fidelity", "test_sharded"],
         starts_processes=True,
     ),
 )

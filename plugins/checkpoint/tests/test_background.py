@@ -12,6 +12,7 @@ from background_saves import Full, FullOnRank1, Gated, shut
 from stratagem_checkpoint import DirectoryCheckpointer
 from stratagem_checkpoint.local_filesystem import LocalFilesystem
 from stratagem_checkpoint.publication import MANIFEST
+from threads import on_threads
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -213,6 +214,32 @@ def test_what_waits_for_a_save_takes_its_turn_behind_it(tmp_path):
         assert not os.path.exists(old)
     finally:
         checkpointer.close()
+
+
+def remove_on_rank_1(collectives, old, new):
+    checkpointer = DirectoryCheckpointer(collectives, async_=True)
+    try:
+        for path in (old, new):
+            checkpointer.save(path, Checkpoint({f"w{collectives.rank}": torch.ones(3)}))
+        if collectives.rank == 1:
+            checkpointer.remove(old)
+        checkpointer.wait()
+    finally:
+        checkpointer.close()
+
+
+def test_rank_0_alone_removes(tmp_path):
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    on_threads(2, lambda collectives: remove_on_rank_1(collectives, old, new))
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+
+
+def test_one_that_was_closed_saves_again(background, tmp_path):
+    for step in range(2):
+        background.save(str(tmp_path / "c"), Checkpoint({"w": torch.full((3,), float(step))}))
+        background.close()
+    background.open(str(tmp_path / "c")).read({"w": (read := torch.zeros(3))})
+    assert read.tolist() == [1, 1, 1]
 
 
 def test_what_waits_for_a_save_that_fails_is_not_done(checkpointer, tmp_path):

@@ -24,9 +24,18 @@ def test_torch_reads_a_checkpoint(checkpointer, tmp_path):
     assert targets["n"] == 2
 
 
+class Noting(SafetensorsWriter):
+    """Keeps how long torch is told that each tensor is."""
+
+    def finish(self, metadata, results):
+        self.sizes = {each.index.fqn: each.size_in_bytes for of_rank in results for each in of_rank}
+        super().finish(metadata, results)
+
+
 def test_torch_writes_the_files(tmp_path):
-    writer = SafetensorsWriter(LocalFilesystem(MANIFEST), str(tmp_path))
+    writer = Noting(LocalFilesystem(MANIFEST), str(tmp_path))
     dcp.save({"w": torch.ones(2, 3), "e": torch.ones(0)}, storage_writer=writer, no_dist=True)
+    assert writer.sizes == {"w": 2 * 3 * 4}
     assert [record.name for record in writer.files] == ["tensors-00000.safetensors"]
     assert {key: (record.shape, len(record.chunks)) for key, record in writer.tensors.items()} == {
         "w": ((2, 3), 1),

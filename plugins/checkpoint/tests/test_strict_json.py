@@ -1,7 +1,16 @@
 """JSON of anybody: one meaning, or refused."""
 
+import re
+from pathlib import Path
+
 import pytest
-from stratagem_checkpoint.strict_json import check_limit, parse_json
+from stratagem_checkpoint.strict_json import (
+    HEADER_LIMIT_BYTES,
+    MANIFEST_LIMIT_BYTES,
+    STATE_LIMIT_BYTES,
+    check_limit,
+    parse_json,
+)
 
 from stratagem.errors import CheckpointError
 
@@ -39,3 +48,13 @@ def test_the_limit_itself_is_allowed():
     check_limit(10, 10, "it")
     with pytest.raises(CheckpointError, match=r"^it has 11 bytes of JSON, allowed are 10: "):
         check_limit(11, 10, "it")
+
+
+def test_the_limits_are_those_of_the_format():
+    page = Path(__file__).parents[3] / "docs" / "reference" / "checkpoint-format.md"
+    said = (
+        r"manifest has at most (\d+) MiB, a state's JSON (\d+) MiB, the header of a safetensors file (\d+) MB"
+    )
+    manifest, state, header = map(int, re.search(said, page.read_text(encoding="utf-8")).groups())
+    assert (manifest * 2**20, state * 2**20) == (MANIFEST_LIMIT_BYTES, STATE_LIMIT_BYTES)
+    assert header * 10**6 == HEADER_LIMIT_BYTES

@@ -37,7 +37,7 @@ class BackgroundSaves:
         self._buffer, self._is_sent = SnapshotBuffer(), False
         self._shown = ""
         """What is being saved, until all ranks know how that went."""
-        self._is_written = True
+        self._is_written = False
         """Whether this rank's files are."""
         self._actions: list[Callable[[], object]] = []
         self._failure, self._is_reported = "", False
@@ -130,7 +130,6 @@ class BackgroundSaves:
             self._actions.clear()
             self.writer.close()
             self._buffer.close()
-            self._is_sent = False
 
     def _begin(self, message: Begin, shown: str) -> str:
         self._ensure_writer()
