@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from stratagem import errors
-from stratagem.errors import SealError, StratagemError, UsageError, WorkerError, nearest, short
+from stratagem.errors import SealError, StratagemError, UsageError, WorkerError, bytes_text, nearest, short
 
 ALL = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, StratagemError)]
 
@@ -16,6 +16,23 @@ def test_short_leaves_the_middle_of_a_long_value_out():
     assert short("a" + "x" * 77 + "b") == f"'a{'x' * 38}…{'x' * 38}b' (81 characters)"
     assert short([1, 2, 3, 4], limit=8) == "[1, …, 4] (12 characters)"
     assert short(10**5000) == "a number of thousands of digits"
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (116224, "113.5 KiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (2**20, "1.0 MiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+        (3 * 2**50, "3072.0 TiB"),
+    ],
+)
+def test_bytes_are_in_binary_units(count, said):
+    assert bytes_text(count) == said
 
 
 def test_the_nearest_names_or_all():

@@ -20,6 +20,14 @@ def short(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[:half]}…{text[-half:]} ({len(text)} characters)"
 
 
+def bytes_text(count: float) -> str:
+    """Return a number of bytes in binary units, as "113.5 KiB", for a message or a page."""
+    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= 0.9995 * size:  # not "1024.0 KiB"
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """Return "nearest: …" with up to three names like `name`, for a message.
 

@@ -53,8 +53,32 @@ def test_a_fit_is_listed_with_its_last_step_and_metrics(
     (record,) = listed(capsys)
     assert (record["run"], record["state"], record["step"]) == ("runs/mine", "over", 3)
     assert record["metrics"]["train_loss"] == pytest.approx(trainer.callback_metrics["train_loss"])
-    assert main(["logs", "mine"]) == 2
+    assert main(["stop", "mine"]) == 2
     assert "RUN 'mine' wasn't submitted by --on" in capsys.readouterr().err
+
+
+def test_logs_print_what_a_fit_kept_of_a_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(f"log_dir: {tmp_path / 'kept'}\n")
+    assert main(["logs", str(run)]) == 2
+    assert "isn't there from this folder): a fit prints to its terminal" in capsys.readouterr().err
+    for rank in (0, 1):
+        folder = tmp_path / "kept" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(f"printed by {rank}\n")
+    for words, said in (
+        ([], "printed by 0\n"),
+        (["--rank", "1"], "printed by 1\n"),
+        (["-f"], "printed by 0\n"),
+    ):
+        assert main(["logs", str(run), *words]) == 0
+        assert capsys.readouterr().out == said
+    assert main(["logs", str(run), "--rank", "7"]) == 2
+    assert "has no output of rank 7; there are ranks 0, 1" in capsys.readouterr().err
+    (run / "config.yaml").write_text("log_dir: null\n")
+    assert main(["logs", str(run)]) == 2
+    assert f"{run} has no output: a fit prints to its terminal" in capsys.readouterr().err
 
 
 def test_states_follow_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

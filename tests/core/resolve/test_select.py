@@ -78,9 +78,7 @@ def test_auto_without_an_accelerator_says_why() -> None:
     both = catalogue(ABSENT, HERE)
     with pytest.raises(DeviceError, match=r"^no accelerator that this strategy .* here: absent: no driver$"):
         choose_accelerator(both, "auto", Capabilities(accelerators=("absent",)))
-    message = (
-        r"^no accelerator for devices of the type 'cpu' .*: here: not for cpu; not available: absent; give"
-    )
+    message = r"^no accelerator for devices of the type 'cpu' .*: here: not for cpu; absent: no driver; give"
     with pytest.raises(DeviceError, match=message):
         choose_accelerator(both, "auto", None, device_type="cpu")
 

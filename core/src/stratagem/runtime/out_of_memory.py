@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from stratagem.errors import UsageError
+from stratagem.errors import UsageError, bytes_text
 from stratagem.strategies.torch_private import without_subclass_functions
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def device_memory_error(error: torch.OutOfMemoryError, session: Session) -> Devi
     known, largest = "", OTHERS
     if peak is not None:
         held[OTHERS] = max(0, peak - sum(held.values()))
-        parts = ", ".join(f"{name} {_size(size)}" for name, size in held.items() if size)
-        known = f"; up to {_size(peak)} were allocated: {parts}"
+        parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in held.items() if size)
+        known = f"; up to {bytes_text(peak)} were allocated: {parts}"
         largest = max(held, key=lambda name: held[name])
     advice = SMALLER_STEPS if largest == OTHERS else SHARDED
     if not session.set_up_modules():
@@ -109,7 +109,3 @@ def _is_librarys(module: str) -> bool:
         or package.startswith("stratagem")
         or package in sys.stdlib_module_names
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from stratagem.errors import StratagemError
+from stratagem.errors import StratagemError, bytes_text
 from stratagem.sdk.catalogue import Catalogue, load_catalogue
 from stratagem.sdk.selection import choose_environment
 from stratagem_cli.listing import as_json, print_json, print_table
@@ -132,7 +132,7 @@ def _open_files_limit() -> int | None:
 
 
 def _in_gib(name: str, size: str) -> list[str]:
-    return [name.removesuffix(" bytes"), f"{int(size) / 2**30:.1f} GiB" if size.isdigit() else size]
+    return [name.removesuffix(" bytes"), bytes_text(int(size)) if size.isdigit() else size]
 
 
 def _shown(value: Any) -> str:

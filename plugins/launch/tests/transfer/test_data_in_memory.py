@@ -287,7 +287,7 @@ def test_memory_that_has_no_room_is_left_for_the_folder(tmp_path: Path, monkeypa
     monkeypatch.setattr(
         data_file.shutil, "disk_usage", lambda folder: data_file.shutil._ntuple_diskusage(0, 0, 0)
     )
-    with pytest.raises(UsageError, match=r"need 0\.0 GiB .*set TMPDIR.*read its data from files"):
+    with pytest.raises(UsageError, match=r"need 390\.6 KiB .*set TMPDIR.*read its data from files"):
         dumps(tensor, "spawn", str(tmp_path))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stratagem.errors import ConfigError
+from stratagem_places.reading import KeptOutput
 
 _CONFIG, _METRICS, _LOCK, _CHECKPOINTS = "config.yaml", "metrics.csv", ".lock", "checkpoints"
 _POSITION = ("step", "epoch")
@@ -30,6 +31,21 @@ class FitFolder:
     def is_one(path: str) -> bool:
         """Whether a fit has left something in a folder."""
         return any(os.path.exists(os.path.join(path, name)) for name in (_CONFIG, _METRICS, _CHECKPOINTS))
+
+    def output(self) -> KeptOutput:
+        """Return where the fit kept what its workers printed.
+
+        Raises:
+            ConfigError: it kept nothing, or its config.yaml isn't YAML.
+        """
+        folder = self.settings().get("log_dir")
+        if folder is None or not os.path.isdir(folder):
+            where = "" if folder is None else f" ({folder!r} isn't there from this folder)"
+            raise ConfigError(
+                f"{self.path} has no output{where}: a fit prints to its terminal, and keeps what its workers print "
+                "with --log-dir FOLDER"
+            )
+        return KeptOutput(self.path, "", folder)
 
     @property
     def state(self) -> str:

@@ -7,15 +7,39 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from glob import escape, glob
+from typing import NamedTuple, Protocol
 
 from stratagem.errors import ConfigError
-from stratagem_places.run_record import PlacedRun
 
 _EVERY_S = 0.5
 
 
+class Output(Protocol):
+    """Where files of a run's output are: a `PlacedRun`, or what a fit kept."""
+
+    @property
+    def name(self) -> str:
+        """How messages call the run."""
+
+    @property
+    def output_dir(self) -> str:
+        """Has a file per node."""
+
+    @property
+    def log_dir(self) -> str:
+        """Has files of each rank, as --log-dir writes them."""
+
+
+class KeptOutput(NamedTuple):
+    """What a fit on this machine kept with --log-dir."""
+
+    name: str
+    output_dir: str
+    log_dir: str
+
+
 def run_output(
-    run: PlacedRun, rank: int | None, is_over: Callable[[], bool] | None, ask_every_s: float = 5.0
+    run: Output, rank: int | None, is_over: Callable[[], bool] | None, ask_every_s: float = 5.0
 ) -> Iterator[str]:
     """Yield what is in a run's files, and what comes.
 
@@ -65,7 +89,7 @@ class _Tail:
                     yield text
 
 
-def _files(run: PlacedRun, rank: int | None) -> list[str]:
+def _files(run: Output, rank: int | None) -> list[str]:
     nodes = sorted(glob(os.path.join(escape(run.output_dir), "*.txt")))
     if rank is None:
         return nodes
@@ -74,7 +98,7 @@ def _files(run: PlacedRun, rank: int | None) -> list[str]:
     return own or (nodes if rank == 0 and not os.path.isdir(run.log_dir) else [])
 
 
-def _rank_files(run: PlacedRun, rank: str) -> list[str]:
+def _rank_files(run: Output, rank: str) -> list[str]:
     found = glob(os.path.join(escape(run.log_dir), "attempt_*", rank, "*.log"))
     return sorted(found, key=lambda path: (_attempt(path), os.path.basename(path) != "stdout.log"))
 

@@ -8,14 +8,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from stratagem.errors import UsageError
+from stratagem.errors import UsageError, bytes_text
 from stratagem_launch.transfer.mapped_memory import memory_at
 from stratagem_launch.transfer.shared import NAME
 
 _ALIGNED_BYTES = 64
 _CHUNK_BYTES = 64 << 20
 _GROUP = Path("/sys/fs/cgroup")
-_GIB = 1 << 30
 
 
 class DataFile:
@@ -101,8 +100,8 @@ def has_memory_for(size_bytes: int, folder: str) -> bool:
     if size_bytes < on_disk:
         return False
     raise UsageError(
-        f"workers need {size_bytes / _GIB:.1f} GiB of tensors and arrays, and {free / _GIB:.1f} GiB of "
-        f"memory and {on_disk / _GIB:.1f} GiB in {folder} are free: set TMPDIR to a folder with more room, or let "
+        f"workers need {bytes_text(size_bytes)} of tensors and arrays, and {bytes_text(free)} of "
+        f"memory and {bytes_text(on_disk)} in {folder} are free: set TMPDIR to a folder with more room, or let "
         "each worker read its data from files, as with numpy.memmap"
     )
 

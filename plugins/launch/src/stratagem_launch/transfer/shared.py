@@ -9,7 +9,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
-from stratagem.errors import UsageError
+from stratagem.errors import UsageError, bytes_text
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,7 @@ def _written(content: memoryview) -> _Map:
     except OSError as error:
         os.close(descriptor)
         raise UsageError(
-            f"shared can't copy {content.nbytes / (1 << 30):.1f} GiB into memory ({error.strerror}): let workers "
+            f"shared can't copy {bytes_text(content.nbytes)} into memory ({error.strerror}): let workers "
             "read the data from files, as with numpy.memmap"
         ) from error
     _files[inode] = descriptor

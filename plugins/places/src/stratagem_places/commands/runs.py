@@ -65,12 +65,21 @@ def _compare(folders: Sequence[str], as_json: bool) -> None:
     epilog="\b\nExamples:\n  stratagem logs NAME",
 )
 @click.argument("run")
-@click.option("--rank", type=click.IntRange(0), help="Only what this rank printed.")
+@click.option(
+    "--rank", type=click.IntRange(0), help="What this rank printed; of a fit with --log-dir, 0 by default."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run is over; the exit code is its.")
 def logs(run: str, rank: int | None, follow: bool) -> None:
     """Print what RUN, its folder or its name in runs, has printed."""
+    from stratagem_places.reading import run_output
     from stratagem_places.watching import watch
 
+    fit = _fit_folder(run)
+    if fit is not None:
+        is_over = (lambda: fit.state != "running") if follow else None
+        for chunk in run_output(fit.output(), rank or 0, is_over):
+            click.echo(chunk, nl=False)
+        return
     found = find_run(run)
     place = place_of(found)
     if follow:
@@ -112,17 +121,26 @@ def find_run(run: str) -> PlacedRun:
     Raises:
         ConfigError: there is none.
     """
+    if _fit_folder(run) is not None:
+        raise ConfigError(
+            f"RUN {run!r} wasn't submitted by --on: Ctrl-C in its terminal, or SIGTERM, stops it"
+        )
     for path in (run, os.path.join(FOLDER, run)):
         if os.path.exists(os.path.join(path, RECORD)):
             return PlacedRun.read(path)
-        if FitFolder.is_one(path):
-            raise ConfigError(
-                f"RUN {run!r} wasn't submitted by --on: what it printed went to its terminal, or to files with "
-                "--log-dir, and Ctrl-C there, or SIGTERM, stops it"
-            )
     paths = _run_dirs(FOLDER) if os.path.isdir(FOLDER) else []
     known = [os.path.basename(path) for path in paths if _was_submitted(path)]
     raise ConfigError(f"RUN {run!r} is no folder of a run that was submitted by --on; {nearest(run, known)}")
+
+
+def _fit_folder(run: str) -> FitFolder | None:
+    """Return the folder of a fit on this machine; None where a run by that name was submitted, or there is none."""
+    for path in (run, os.path.join(FOLDER, run)):
+        if os.path.exists(os.path.join(path, RECORD)):
+            return None
+        if FitFolder.is_one(path):
+            return FitFolder(path)
+    return None
 
 
 def place_of(run: PlacedRun) -> Place:

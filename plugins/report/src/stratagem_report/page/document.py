@@ -12,12 +12,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from stratagem.errors import bytes_text
 from stratagem_report.advice import advice
 from stratagem_report.page.charts import Chart, Line
 from stratagem_report.page.drawn import card, key
 from stratagem_report.page.run import RunCharts, run_charts, run_sections
 from stratagem_report.page.sentences import fastest, memory_of, warnings, words
-from stratagem_report.page.text import bytes_text, duration, number, percent
+from stratagem_report.page.text import duration, number, percent
 from stratagem_report.summary import Summary, mean_device_ns
 
 RUN_COLORS = ("run0", "run1", "run2", "run3", "run4", "run5")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stratagem.errors import bytes_text
 from stratagem_report.goodput import PARTS
 from stratagem_report.page.charts import Chart, Line
 from stratagem_report.page.drawn import bar, card
 from stratagem_report.page.ranks import MOST_RANKS, ranks_section
 from stratagem_report.page.sentences import memory_of
-from stratagem_report.page.text import bytes_text, duration, escape, percent
+from stratagem_report.page.text import duration, escape, percent
 from stratagem_report.page.timeline import COLORS, lanes_of, timeline, windows
 from stratagem_report.phases import PHASES
 from stratagem_report.summary import Summary, in_buckets

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem_report.page.text import bytes_text, duration, number, percent, plural
+from stratagem.errors import bytes_text
+from stratagem_report.page.text import duration, number, percent, plural
 from stratagem_report.phases import PHASES
 from stratagem_report.summary import Summary, mean_device_ns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["bytes_text", "duration", "escape", "milliseconds", "number", "percent", "plural"]
+__all__ = ["duration", "escape", "milliseconds", "number", "percent", "plural"]
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -45,15 +45,6 @@ def percent(share: float) -> str:
     """Return a share of one; whole above ten."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
-
-
-def bytes_text(size: float) -> str:
-    """Return a size in binary units."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{number(size)} {unit}"
-        size /= 1024
-    return f"{number(size)} TiB"
 
 
 def plural(count: int, noun: str) -> str:

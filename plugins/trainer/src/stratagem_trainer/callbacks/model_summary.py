@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stratagem.errors import bytes_text
 from stratagem_trainer.callbacks.base import Callback
 from stratagem_trainer.callbacks.monitor import check_count
 
@@ -80,7 +81,7 @@ class ModelSummary(Callback):
             + (f"; {_short(total.flops)} FLOPs in a forward" if has_flops else "")
         )
         least, most = min(self.bytes_per_rank), max(self.bytes_per_rank)
-        amount = _bytes(most) if least == most else f"{_bytes(least)} to {_bytes(most)}"
+        amount = bytes_text(most) if least == most else f"{bytes_text(least)} to {bytes_text(most)}"
         ranks = f" on each of {len(self.bytes_per_rank)} ranks" if len(self.bytes_per_rank) > 1 else ""
         lines.append(f"  {amount} of parameters and buffers{ranks}")
         return lines
@@ -105,13 +106,6 @@ def _short(count: int | None) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return str(count)
-
-
-def _bytes(count: int) -> str:
-    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def summarize(module: nn.Module, max_depth: int = 1) -> list[LayerSummary]:
