@@ -60,11 +60,12 @@ class TrackedDDP:
         self._construct, self._register, self._exchange = construct, register, exchange
         self._inner = NoneAllowed(module)
         self.nothing = self._inner.nothing
-        self._flags: list[bool] = []
+        self._flags: list[bool]
         self._changes = 0
-        self._order: list[str] | None = None
+        self._order: list[str] | None
         self._replayed: list[str] | None = None
-        self._outdated = self._abandoned = False
+        self._outdated: bool
+        self._abandoned: bool
         self._stray: list[torch.Tensor] = []
         self._handles: list[Any] = []
         self._reduced: list[tuple[str, nn.Parameter]] = []

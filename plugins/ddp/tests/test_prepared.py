@@ -1,0 +1,180 @@
+"""What ddp sends between ranks call by call, and what ranks have of their own under local SGD."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from step_traffic import LAYER_BYTES, NORM_BYTES, STATISTICS_BYTES, DriftsAt, Layers, inputs, sent
+
+from stratagem import CombinationError, Runtime
+from stratagem.errors import DataError, WorkerError
+
+
+def runtime(devices: int = 2, check_replicas_every: int = 0, **options: Any) -> Runtime:
+    return Runtime(
+        strategy="ddp",
+        accelerator="cpu",
+        devices=devices,
+        check_replicas_every=check_replicas_every,
+        strategy_options={"start_method": "fork", **options},
+    )
+
+
+def calls(live: Runtime) -> list[tuple[str, dict[str, int]]]:
+    """Return of each call its name and what it sent."""
+    net, x, seen, losses = Layers(), inputs(live.rank), [], []
+    net.second.requires_grad_(False)
+    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    (prepared,) = live._prepared
+
+    def call(name: str, function: Any) -> None:
+        seen.append((name, sent(function)))
+
+    def forward() -> None:
+        losses.append(module(x).square().mean())
+
+    def backward() -> None:
+        live.backward(losses.pop())
+
+    def evaluate() -> None:
+        with prepared.evaluating():
+            prepared.evaluate(x)
+
+    for _ in range(2):  # the second forward arranges buckets by the first backward
+        forward()
+        backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    call("forward", forward)
+    call("backward", backward)
+    with live.no_sync(module):
+        call("forward within no_sync", forward)
+        call("backward within no_sync", backward)
+    call("forward", forward)
+    call("backward after no_sync", backward)
+    with torch.no_grad():
+        call("forward without gradients", lambda: module(x))
+    optimizer.step()
+    optimizer.zero_grad()
+    net.second.requires_grad_(True)
+    call("forward with another layer that is trained", forward)
+    call("backward of both layers", backward)
+    call("evaluation", evaluate)
+    call("checkpoint", prepared.model_tensors)
+    call("end", prepared.restore_module)
+    return seen
+
+
+@pytest.mark.parametrize("buffers", ["equal", "local"])
+def test_what_each_call_sends(buffers: str) -> None:
+    statistics = {"broadcast": STATISTICS_BYTES} if buffers == "equal" else {}
+    one, both = {"all_reduce": LAYER_BYTES + NORM_BYTES}, {"all_reduce": 2 * LAYER_BYTES + NORM_BYTES}
+    assert runtime(buffers=buffers).launch(calls, quiet=True) == [
+        ("forward", statistics),
+        ("backward", one),
+        ("forward within no_sync", statistics),
+        ("backward within no_sync", {}),
+        ("forward", {}),
+        ("backward after no_sync", one),
+        ("forward without gradients", statistics),
+        # One byte for each of the four that were trained, whose gradients are gone; parameters aren't sent again.
+        ("forward with another layer that is trained", {**statistics, "all_reduce": 4}),
+        ("backward of both layers", both),
+        ("evaluation", statistics),
+        ("checkpoint", statistics),
+        ("end", statistics),
+    ]
+
+
+def start(live: Runtime, trains: bool) -> Any:
+    net = Layers()
+    net.requires_grad_(trains)
+    with torch.no_grad():
+        for tensor in (*net.parameters(), *net.buffers()):
+            tensor += live.rank
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1)] if trains else []
+    live.setup(net, *optimizers)
+    return live.collectives.gather_objects({name: each.tolist() for name, each in net.state_dict().items()})
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_all_ranks_begin_with_what_rank_0_has(trains: bool) -> None:
+    first, second = runtime().launch(start, trains, quiet=True)
+    assert first == second == {name: each.tolist() for name, each in Layers().state_dict().items()}
+
+
+def drifted(live: Runtime, path: str) -> Any:
+    net = DriftsAt(forward=18)  # neither among the first 16 nor a power of two, after which all are compared
+    module, _ = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for _ in range(18):
+        module(inputs(live.rank))
+    live.save(path)
+    return live.collectives.gather_objects(net.seen.item())
+
+
+def test_a_checkpoint_compares_buffers_whenever_it_is_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="buffer 'seen' differs between ranks 0 and 1"):
+        runtime().launch(drifted, str(tmp_path / "c"), quiet=True)
+    assert runtime(buffers="local").launch(drifted, str(tmp_path / "c"), quiet=True) == [17, 18]
+
+
+LOCAL_SGD = {
+    "ddp_comm_hook": "post_local_sgd",
+    "ddp_comm_state": {"start_localSGD_iter": 2},
+    "model_averaging_period": 3,
+}
+
+
+def steps_apart(live: Runtime) -> list[bool]:
+    """Return after each step whether the ranks' weights differ; two optimizers step a layer each."""
+    net = Layers()
+    net.norm.requires_grad_(False)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (net.first, net.second)]
+    module, *optimizers = live.setup(net, *optimizers)
+    apart = []
+    for _ in range(9):
+        live.backward(module(inputs(live.rank)).square().mean())
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        weights = live.collectives.gather_objects([net.first.weight.tolist(), net.second.weight.tolist()])
+        apart.append(weights[0] != weights[1])
+    return apart
+
+
+def test_a_step_of_two_optimizers_counts_once_for_local_sgd() -> None:
+    seen = runtime(check_replicas_every=1, **LOCAL_SGD).launch(steps_apart, quiet=True)
+    # Two steps on averaged gradients, one whose weights are averaged, then two out of three on the ranks' own.
+    assert seen == [False, False, False, True, True, False, True, True, False]
+
+
+def frozen_apart(live: Runtime) -> None:
+    net = Layers()
+    net.norm.requires_grad_(False)
+    trained = [each for each in net.parameters() if each.requires_grad]
+    module, optimizer = live.setup(net, torch.optim.SGD(trained, lr=0.1))
+    for step in range(6):
+        if step == 4 and live.rank == 1:
+            net.norm.bias.add_(1)
+        live.backward(module(inputs(live.rank)).square().mean())
+        optimizer.step()
+
+
+def test_what_is_not_averaged_is_compared_under_local_sgd() -> None:
+    with pytest.raises(WorkerError, match=r"parameter 'norm\.bias'"):
+        runtime(check_replicas_every=1, **LOCAL_SGD).launch(frozen_apart, quiet=True)
+
+
+def averaged_ranks(live: Runtime) -> int:
+    net = Layers()
+    live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    return live._prepared[0].averaged_ranks()
+
+
+def test_weights_of_losses_are_refused_under_local_sgd() -> None:
+    assert runtime().launch(averaged_ranks, quiet=True) == 2
+    with pytest.raises(CombinationError, match="with post_local_sgd each rank steps by its own gradients"):
+        runtime(**LOCAL_SGD).launch(averaged_ranks, quiet=True)

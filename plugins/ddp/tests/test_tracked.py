@@ -1,0 +1,198 @@
+"""Parameters that are frozen or unfrozen around a step of your own training loop: averaged, left alone or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from step_traffic import WIDTH, Layers, inputs, sent
+from torch import Tensor, nn
+
+from stratagem import ConfigError, Runtime
+from stratagem.errors import DataError
+
+LOCAL_SGD = {
+    "ddp_comm_hook": "post_local_sgd",
+    "ddp_comm_state": {"start_localSGD_iter": 0},
+    "model_averaging_period": 9,
+}
+
+
+def runtime(**options: Any) -> Runtime:
+    return Runtime(
+        strategy="ddp",
+        accelerator="cpu",
+        devices=2,
+        check_replicas_every=0,
+        strategy_options={"start_method": "fork", "timeout_s": 60, **options},
+    )
+
+
+def ready(live: Runtime, net: nn.Module) -> tuple[Any, Any]:
+    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    return module, optimizer
+
+
+def loss_of(live: Runtime, module: Any) -> Tensor:
+    loss: Tensor = module(inputs(live.rank)).square().mean()
+    return loss
+
+
+def changes_between(live: Runtime, requires_grad: bool) -> None:
+    net = Layers()
+    net.first.bias.requires_grad_(not requires_grad)
+    module, _ = ready(live, net)
+    loss = loss_of(live, module)
+    net.first.bias.requires_grad_(requires_grad)
+    live.backward(loss)
+
+
+@pytest.mark.parametrize("options", [{}, LOCAL_SGD], ids=["averages", "local"])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_change_between_a_forward_and_its_backward_is_refused(
+    options: dict[str, Any], requires_grad: bool
+) -> None:
+    said = f"requires_grad of 'first.bias' has become {requires_grad} between a forward and the step after it"
+    with pytest.raises(DataError, match=said):
+        runtime(**options).launch(changes_between, requires_grad, quiet=True)
+
+
+def gradient_after_a_change(live: Runtime) -> list[Any]:
+    """Return each rank's own gradient of a micro-batch, and what the next forward has made of it."""
+    net = Layers()
+    net.second.requires_grad_(False)
+    module, _ = ready(live, net)
+    with live.no_sync(module):
+        live.backward(loss_of(live, module))
+    before = net.first.bias.grad.clone()
+    net.second.requires_grad_(True)
+    module(inputs(live.rank))
+    return live.collectives.gather_objects((before, net.first.bias.grad))
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_change_within_a_window_keeps_the_gradients_of_earlier_micro_batches(is_local: bool) -> None:
+    options = LOCAL_SGD if is_local else {}
+    (one, first), (other, second) = runtime(**options).launch(gradient_after_a_change, quiet=True)
+    assert not torch.equal(one, other)
+    if is_local:
+        assert torch.equal(first, one)
+        assert torch.equal(second, other)
+    else:
+        torch.testing.assert_close(first, (one + other) / 2)
+        assert torch.equal(first, second)
+
+
+def all_unfrozen_later(live: Runtime) -> list[Any]:
+    net = Layers()
+    net.requires_grad_(False)
+    module, _ = ready(live, net)
+    module(inputs(live.rank))
+    net.requires_grad_(True)
+    live.backward(loss_of(live, module))
+    return live.collectives.gather_objects(net.first.bias.grad)
+
+
+def test_a_module_that_was_frozen_at_setup_is_trained_once_it_is_unfrozen() -> None:
+    first, second = runtime().launch(all_unfrozen_later, quiet=True)
+    net, means = Layers(), []
+    for rank in range(2):
+        net.zero_grad()
+        net(inputs(rank)).square().mean().backward()
+        means.append(net.first.bias.grad.clone())
+    torch.testing.assert_close(first, sum(means) / 2)
+    assert torch.equal(first, second)
+
+
+def differing(live: Runtime) -> None:
+    net = Layers()
+    net.requires_grad_(False)
+    net.norm.requires_grad_(True)
+    module, _ = ready(live, net)
+    live.backward(loss_of(live, module))
+    (net.second if live.rank else net.first).requires_grad_(True)
+    module(inputs(live.rank))
+
+
+def test_ranks_that_unfreeze_other_parameters_are_refused() -> None:
+    said = (
+        r"'first\.weight' has become (True on rank 0 and is False|False on rank 1 and is True) on rank [01]"
+    )
+    with pytest.raises(DataError, match=said):
+        runtime().launch(differing, quiet=True)
+
+
+def with_unused(live: Runtime) -> list[dict[str, int]]:
+    """Return what a forward sends when a layer was frozen, then unfrozen, and when a new one was unfrozen."""
+    net = Layers()
+    net.norm.requires_grad_(False)
+    module, _ = ready(live, net)
+    live.backward(loss_of(live, module))
+    seen = []
+    for layer, flag in ((net.second, False), (net.second, True), (net.norm, True)):
+        layer.requires_grad_(flag)
+        seen.append(sent(lambda: module(inputs(live.rank))))
+    return seen
+
+
+def test_freezing_costs_nothing_where_unused_parameters_are_found() -> None:
+    froze, unfroze, new = runtime(find_unused_parameters=True, buffers="local").launch(
+        with_unused, quiet=True
+    )
+    assert (froze, unfroze) == ({}, {})
+    assert "all_reduce" in new
+
+
+class Several(nn.Module):
+    """Uses one of its layers."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers[0](x)
+        return out
+
+
+def uses_one_of(live: Runtime, count: int) -> None:
+    module, optimizer = ready(live, Several(count))
+    for _ in range(2):
+        live.backward(loss_of(live, module))
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (4, "'layers.1.weight', 'layers.2.weight', 'layers.3.weight', whose gradients"),
+        (6, "'layers.1.weight', 'layers.2.weight', 'layers.3.weight' and 2 more, whose gradients"),
+    ],
+)
+def test_unused_parameters_are_named(count: int, names: str) -> None:
+    with pytest.raises(ConfigError, match=f"doesn't depend on {names}"):
+        runtime().launch(uses_one_of, count, quiet=True)
+
+
+def resumed(live: Runtime, path: str, is_first: bool) -> list[Any]:
+    net = Layers()
+    net.second.requires_grad_(is_first)
+    module, _ = ready(live, net)
+    if is_first:
+        for _ in range(2):
+            live.backward(loss_of(live, module))
+        live.save(path)
+    else:
+        live.load(path)
+        live.backward(loss_of(live, module))
+    return live.collectives.gather_objects((net.first.bias.grad, net.second.bias.grad is None))
+
+
+def test_a_checkpoint_of_a_run_that_trained_other_parameters_is_resumed(tmp_path: Path) -> None:
+    runtime().launch(resumed, str(tmp_path / "c"), True, quiet=True)
+    first, second = runtime().launch(resumed, str(tmp_path / "c"), False, quiet=True)
+    assert torch.equal(first[0], second[0])
+    assert first[1]
+    assert second[1]
