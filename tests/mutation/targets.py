@@ -119,8 +119,9 @@ TARGETS = (
         "ddp",
         ["prepared", "tracked"],
         [
-            *("test_missing_losses", "test_step_refusals", "test_refusals", "test_gradients"),
-            *("test_changing_parameters", "test_exact_resumption", "test_preset_checkpoints"),
+            *("test_prepared", "test_tracked", "test_missing_losses", "test_step_refusals", "test_refusals"),
+            *("test_changing_parameters", "test_preset_checkpoints", "test_preset_refusals", "test_presets"),
+            *("test_exact_resumption", "test_gradients"),
         ],
         starts_processes=True,
     ),
