@@ -24,7 +24,7 @@ from stratagem.errors import (
 
 COMMANDS = sorted(
     [
-        *("fit", "validate", "test", "predict", "run"),
+        *("fit", "validate", "test", "predict", "run", "sweep"),
         *("strategies", "accelerators", "plugins", "doctor", "conformance", "new", "verify"),
         *("checkpoint", "completion", "demo", "example", "migrate", "report"),
         *("runs", "logs", "stop", "places", "diff", "replay"),

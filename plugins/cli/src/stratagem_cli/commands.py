@@ -19,6 +19,7 @@ OFFERED: dict[str, str] = {
     "migrate": "stratagem-lightning",
     "replay": "stratagem-capsule",
     "report": "stratagem-report",
+    "sweep": "stratagem-sweep",
     "verify": "stratagem-verify",
     **dict.fromkeys(("logs", "places", "runs", "stop"), "stratagem-places"),
 }
@@ -26,7 +27,7 @@ OFFERED: dict[str, str] = {
 
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Train": ("fit", "validate", "test", "predict", "run"),
+    "Train": ("fit", "sweep", "validate", "test", "predict", "run"),
     "Look": ("demo", "example", "strategies", "accelerators", "places", "doctor"),
     "Runs": ("runs", "logs", "stop", "report", "checkpoint"),
     "Trust": ("verify", "diff", "replay", "conformance"),

@@ -289,6 +289,7 @@ class Trainer(TrainerView):
                 reason = bring_back(model, where)
         if where is not None and reason is not None:
             say_untrained(model, reason)
+        self._after_launch("fit")
 
     def validate(
         self,
@@ -360,9 +361,15 @@ class Trainer(TrainerView):
             model = last_module(self._given, stage)
             ckpt_path = best_where_there_is_one(self, ckpt_path)
         path = chosen_checkpoint(self, stage, ckpt_path)
-        return self._launch(
+        result = self._launch(
             StageRequest(stage, model, loader, None, datamodule, path, return_predictions=returns)
         )
+        self._after_launch(stage)
+        return result
+
+    def _after_launch(self, stage: str) -> None:
+        for callback in self.callbacks:
+            callback.after_launch(self, self.model, stage)
 
     def _launch(self, request: StageRequest) -> StageResult:
         if request.ckpt_path is None:

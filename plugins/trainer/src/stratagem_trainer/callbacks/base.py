@@ -39,6 +39,18 @@ class Callback:
             stage: "fit", "validate", "test" or "predict".
         """
 
+    def after_launch(self, trainer: Any, module: Any, stage: str) -> None:
+        """In the launching process, after a stage that ended without an error; the caller gets what is raised here.
+
+        Workers have ended, and their metrics, weights and callbacks' states are back: on several nodes, only where
+        rank 0 ran.
+
+        Args:
+            trainer: the `Trainer`.
+            module: as the trainer got it: a `Module`, or what makes one.
+            stage: "fit", "validate", "test" or "predict".
+        """
+
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """On every rank, before `configure_model`; "fit", "validate", "test" or "predict"."""
 

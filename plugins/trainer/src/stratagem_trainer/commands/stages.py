@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -31,6 +31,7 @@ from stratagem_trainer.commands.stop_flags import STOP_FLAGS, evaluation_stop_fl
 from stratagem_trainer.commands.target import EXAMPLE
 
 if TYPE_CHECKING:
+    from stratagem_trainer.callbacks.base import Callback
     from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
     from stratagem_trainer.commands.saved_config import Resolved
     from stratagem_trainer.trainer import Trainer
@@ -132,8 +133,22 @@ def stage_flags(command: F) -> F:
 @stage_flags
 def fit(**keywords: Any) -> None:
     """Train TARGET: file.py:Class, package.module:Class, or SCHEME:TEXT of a plugin, as hf:FOLDER."""
+    run_fit(keywords)
+
+
+def run_fit(keywords: dict[str, Any], callbacks: Sequence[Callback] = ()) -> None:
+    """Do what `stratagem fit` does; for commands of other packages, which add callbacks.
+
+    Args:
+        keywords: what `fit.make_context("fit", words).params` holds.
+        callbacks: in addition to the trainer's; config.yaml in the run's folder doesn't have them.
+
+    Raises:
+        ConfigError, TargetError, UnknownNameError: a setting that can't be used.
+    """
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "fit")
+    trainer.callbacks.extend(callbacks)
     trainer.fit(spec, datamodule=data, ckpt_path=settings.ckpt_path)
     if is_reporting(settings):
         print_metrics(dict(trainer.callback_metrics))
