@@ -110,14 +110,14 @@ test-ray: .venv/.ready-to-develop
 	@PYTHONPATH=$(CURDIR)/.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
 
 # MLflow wants other versions than constraints.txt has; of what the others depend on, the rest is there.
-LIBRARIES := accelerate peft datasets pyarrow pandas dill multiprocess
+LIBRARIES := accelerate peft datasets pyarrow pandas dill multiprocess ipywidgets widgetsnbextension jupyterlab_widgets
 .venv/libraries/.ready: .venv/.ready-to-develop
 	@test -e $@ || { $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
 		&& $(PIP) --target .venv/libraries --no-deps $(LIBRARIES); }
 	@touch $@
 
 test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
-	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/integration/test_notebooks.py tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
 
 # The device is C++ code, which is built once and kept in the user's cache.
 test-sim: .venv/.ready-to-develop

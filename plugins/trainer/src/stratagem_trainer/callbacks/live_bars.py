@@ -66,10 +66,14 @@ class LiveBars:
             transient=True,
             get_renderable=self._render,
             vertical_overflow="crop",
+            # A notebook's cell has a place of its own for what the program prints.
+            redirect_stdout=not console.is_jupyter,
+            redirect_stderr=not console.is_jupyter,
         )
         self._live.start()
-        # Rich hides the cursor, and after a kill nothing would show it again.
-        console.show_cursor(True)
+        if not console.is_jupyter:
+            # Rich hides the cursor, and after a kill nothing would show it again.
+            console.show_cursor(True)
 
     def draw(self, place: str, bar: Bar) -> None:
         """Put `bar` in its place, below those that came before it, and redraw everything."""
@@ -82,7 +86,10 @@ class LiveBars:
 
     def print(self, line: str) -> None:
         """Print a line that stays, above the bars."""
-        self._console.print(Text(line), soft_wrap=True)
+        if self._console.is_jupyter:
+            print(line, flush=True)
+        else:
+            self._console.print(Text(line), soft_wrap=True)
 
     def close(self, stays: bool = False) -> None:
         """Give the terminal back; with `stays`, the bars remain as they were last."""

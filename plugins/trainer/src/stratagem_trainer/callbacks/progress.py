@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ class ProgressBar(Callback):
     """Show epochs and evaluations, with their rate and the values logged with `prog_bar`.
 
     On a terminal there is a bar, and one below it for a validation; each epoch leaves a line, save
-    those that fly by faster than the bar is redrawn. Anywhere else, as in a file or a pipe, each epoch
+    those that fly by faster than the bar is redrawn. A notebook's cell has the bar, too, where ipywidgets is
+    installed and the run has no processes of its own. Anywhere else, as in a file or a pipe, each epoch
     and each evaluation that isn't part of a fit writes one line of plain text. Rank 0 alone shows
     anything. Between two redrawings a batch costs one look at the clock.
 
@@ -48,7 +50,7 @@ class ProgressBar(Callback):
         check_count("ProgressBar", "refresh_rate", refresh_rate, 0)
         if not (math.isfinite(refresh_per_s) and refresh_per_s > 0):
             raise ConfigError(f"ProgressBar got refresh_per_s={refresh_per_s!r}; give a number above 0")
-        self._given_console = console
+        self._given_console, self._made_in = console, os.getpid()
         self.refresh_rate, self.leave = refresh_rate, leave
         self._period_s = 1.0 / refresh_per_s
         # When to draw next; never, where there is no bar.
@@ -67,7 +69,11 @@ class ProgressBar(Callback):
         from rich.console import Console
 
         console = self._given_console or Console()
-        self._screen = Screen(console, stage, self.get_metrics)
+        if console.is_jupyter and self._given_console is None:
+            console = Console(
+                color_system=None
+            )  # a saved cell keeps its plain text, too; its HTML has colours
+        self._screen = Screen(console, stage, self.get_metrics, is_worker=os.getpid() != self._made_in)
         self._batches = self._evaluated = 0
         if self._screen.bars is not None:
             self._due = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,23 @@ class Screen:
         console: where to.
         stage: "fit", "validate", "test" or "predict".
         metrics: what to show beside the bar of an epoch, given the trainer and the module.
+        is_worker: whether this process isn't the one whose terminal, or notebook, it is.
     """
 
-    def __init__(self, console: Console, stage: str, metrics: Callable[[Any, Any], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        stage: str,
+        metrics: Callable[[Any, Any], dict[str, Any]],
+        is_worker: bool = False,
+    ) -> None:
         from stratagem_trainer.callbacks.live_bars import LiveBars, Rate
 
         self.bars: LiveBars | None = None
-        if console.is_terminal and not console.is_dumb_terminal:
+        in_terminal = console.is_terminal and not console.is_dumb_terminal
+        # Rich draws in a cell by widgets, which only the kernel itself can change.
+        in_cell = console.is_jupyter and not is_worker and find_spec("ipywidgets") is not None
+        if in_terminal or in_cell:
             self.bars = LiveBars(console)
         self._console, self._metrics = console, metrics
         self._stage = stage
