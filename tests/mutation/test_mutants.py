@@ -70,6 +70,18 @@ def test_what_is_mutated_and_its_tests_are_there(target: Target) -> None:
         }
 
 
+def test_further_tests_are_those_of_their_modules_alone() -> None:
+    (checkpoint,) = (target for target in TARGETS if target.name == "checkpoint")
+    tests = {path: checkpoint.tests_for(path) for path in checkpoint.paths()}
+    in_background = [
+        Path(path).stem for path, of in tests.items() if Path(of[0]).name == "test_background.py"
+    ]
+    assert in_background == ["background", "snapshot", "writer", "writer_process"]
+    having = {path for path, of in tests.items() if any(each.endswith("test_background.py") for each in of)}
+    assert len(having) == len(in_background)
+    assert set(checkpoint.all_tests()) == {test for of in tests.values() for test in of}
+
+
 @pytest.mark.parametrize("folder", listed_by_folder())
 def test_lines_that_are_listed_as_equivalent_are_there_and_say_why(folder: str) -> None:
     lines = {line.strip() for path in (ROOT / folder).rglob("*.py") for line in path.read_text().splitlines()}

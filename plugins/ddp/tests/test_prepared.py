@@ -95,8 +95,7 @@ def start(live: Runtime, trains: bool) -> Any:
     with torch.no_grad():
         for tensor in (*net.parameters(), *net.buffers()):
             tensor += live.rank
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1)] if trains else []
-    live.setup(net, *optimizers)
+    live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
     return live.collectives.gather_objects({name: each.tolist() for name, each in net.state_dict().items()})
 
 
@@ -104,6 +103,24 @@ def start(live: Runtime, trains: bool) -> Any:
 def test_all_ranks_begin_with_what_rank_0_has(trains: bool) -> None:
     first, second = runtime().launch(start, trains, quiet=True)
     assert first == second == {name: each.tolist() for name, each in Layers().state_dict().items()}
+
+
+def evaluation_of_frozen(live: Runtime) -> dict[str, int]:
+    net = Layers()
+    net.requires_grad_(False)  # until later
+    live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    (prepared,) = live._prepared
+
+    def evaluate() -> None:
+        with prepared.evaluating():
+            pass
+
+    return sent(evaluate)
+
+
+def test_local_buffers_of_a_frozen_module_are_not_sent() -> None:
+    assert runtime().launch(evaluation_of_frozen, quiet=True) == {"broadcast": STATISTICS_BYTES}
+    assert runtime(buffers="local").launch(evaluation_of_frozen, quiet=True) == {}
 
 
 def drifted(live: Runtime, path: str) -> Any:
