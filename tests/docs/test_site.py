@@ -1,6 +1,7 @@
 """The built site: what its search finds first, and how its pages look on a desk and on a phone."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+DOCS = Path(__file__).parents[2] / "docs"
 FIRST = {
     "8 GPUs": "guides/how-do-i.html#train-on-8-gpus",
     "resume": "guides/how-do-i.html#resume-a-run",
@@ -43,6 +45,20 @@ def test_the_search_shows_the_right_page_first(site: Path) -> None:
     hits = json.loads(done.stdout)
     assert {question: hits[question][0] for question in FIRST} == FIRST
     assert not [hit for found in hits.values() for hit in found[:3] if hit.startswith(RESULTS)]
+
+
+def test_each_class_of_the_reference_has_a_page_in_the_navigation(site: Path) -> None:
+    lists = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    found = re.findall(r"^::: (\S+)$", lists, re.MULTILINE)
+    listed = [path for path in found if path.rpartition(".")[2][0].isupper()]
+    pages = {page.stem: page for page in (site / "reference").glob("*/*.html")}
+    assert len(listed) > 60
+    assert sorted(path for path in listed if path.rpartition(".")[2] not in pages) == []
+    trainer = pages["Trainer"].read_text()
+    assert '<h1 id="stratagem_trainer.trainer.Trainer"' in trainer
+    assert 'id="stratagem_trainer.trainer.Trainer.fit"' in trainer
+    assert 'href="../protocols/Prepared.html"' in trainer  # in the navigation
+    assert "ModelCheckpoint.html" in (site / "reference" / "python.html").read_text()
 
 
 @pytest.mark.parametrize("width", [1300, 390])
