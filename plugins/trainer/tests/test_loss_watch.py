@@ -125,6 +125,26 @@ def test_nothing_is_waited_for_between_looks() -> None:
     assert str(watch.look()) == "the loss is nan at step 21"
 
 
+def test_finite_losses_on_the_cpu_are_not_kept() -> None:
+    watch = LossWatch(dict)
+    for step in range(1, 200):
+        watch.add(step, torch.tensor(1.0))
+    assert not watch.is_due
+    for step in range(200, 264):
+        assert not watch.is_due
+        watch.add(step, torch.tensor(math.nan))
+    assert watch.is_due
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_loss_of_one_element_is_looked_at_whatever_its_shape(shape: tuple[int, ...]) -> None:
+    watch = LossWatch(dict)
+    watch.add(1, torch.full(shape, math.inf))
+    assert str(watch.look()) == "the loss is inf at step 1"
+    watch.add(2, torch.full(shape, math.nan))
+    assert str(watch.look()) == "the loss is inf at step 1"
+
+
 def test_losses_of_any_kind_are_looked_at() -> None:
     watch = LossWatch(dict)
     for step, loss in enumerate(

@@ -53,7 +53,7 @@ class TrackedDDP:
         register: Callable[[DistributedDataParallel], None],
         exchange: StoreExchange,
         *,
-        may_drift: bool = False,
+        may_drift: bool,
     ) -> None:
         self._may_drift = may_drift
         self._named, self._parameters = named, [parameter for _, parameter in named]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import SaveAt, train
-from small import Line, samples
+from small import Line, TwoPlayers, samples
 from torch.utils.data import DataLoader
 
 import stratagem
@@ -47,6 +47,15 @@ def test_a_resumed_epoch_begins_where_it_was(tmp_path: Path, at: int) -> None:
     train(Line(), tmp_path, path, callbacks=rest, val_check_interval=4)
     begin = 0 if at <= 8 else whole.moments.index(("epoch", 1))
     assert rest.moments == whole.moments[whole.moments.index(("batch", (at - 1) % 8), begin) + 1 :]
+
+
+def test_an_epoch_of_a_module_that_steps_by_hand_is_resumed_where_it_was(tmp_path: Path) -> None:
+    whole, rest = Moments(), Moments()
+    path = tmp_path / "ckpt"
+    train(TwoPlayers(), tmp_path, callbacks=[whole, SaveAt(5, path)], max_epochs=1)
+    train(TwoPlayers(), tmp_path, path, callbacks=rest, max_epochs=1)
+    assert whole.moments[1:9] == [("batch", index) for index in range(8)]
+    assert rest.moments == whole.moments[whole.moments.index(("batch", 4)) + 1 :]
 
 
 def test_a_run_that_is_over_goes_no_further(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class LossWatch:
         """Return the first value that wasn't finite; waits for the device."""
         kept, self._kept = self._kept, []
         self._looked_at = time.perf_counter()
-        if self.found is None and kept:
+        if kept:
             values = _values([tensor for _, _, tensor in kept])
             if isfinite(sum(values)):
                 return None

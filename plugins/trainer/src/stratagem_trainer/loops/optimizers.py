@@ -24,6 +24,8 @@ class Schedule:
     """A scheduler and when to step it."""
 
     scheduler: Any
+    optimizer: int
+    """Which optimizer's rates it sets."""
     interval: str = "epoch"
     """"step" or "epoch"."""
     frequency: int = 1
@@ -35,8 +37,6 @@ class Schedule:
     """Whether its `step` takes the metric, which is seen from the scheduler, too."""
     name: str | None = None
     """What `LearningRateMonitor` logs its rates as."""
-    optimizer: int = 0
-    """Which optimizer's rates it sets."""
     hook: Callable[[Any, Any], None] | None = None
     """The module's own `lr_scheduler_step`."""
 
