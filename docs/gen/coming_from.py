@@ -4,6 +4,7 @@ python docs/gen/coming_from.py               writes the pages: `make coming-from
 python docs/gen/coming_from.py fabric        prints one
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ NAME = re.compile(r"(?P<owner>\w+)(?:\.(?P<member>\w+))?(?:\((?P<argument>\w+)\)
 """A name there or here: `Class`, `Class.member`, `Class(argument)`, `Class.method(argument)`."""
 
 ARGUMENT = re.compile(r"(?<=\w)\)$")
+LINK = re.compile(r"\[([^]]*)\]\(([^)#]*)[^)]*\)")
+OTHERS = HERE.parents[1] / "plugins/lightning/src/stratagem_lightning/migration/others.json"
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,27 @@ def code(listed: list[str]) -> str:
     return ", ".join(f"`{ARGUMENT.sub('=…)', name)}`" for name in listed)
 
 
+def others() -> str:
+    """Return what `stratagem migrate` says of programs of accelerate and transformers, as JSON."""
+    said = {
+        package: {name: _said(row) for row in rows(source) for name in row.theirs}
+        for source, package in (("accelerate", "accelerate"), ("hf-trainer", "transformers"))
+    }
+    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+
+
+def _said(row: Row) -> str:
+    why = LINK.sub(r"\1 (docs/\2)", row.why)
+    if not row.ours:
+        return f"not here: {why}"
+    here = ", ".join(ARGUMENT.sub("=…)", name) for name in row.ours)
+    return f"here {here}" + (f"; {why}" if why else "")
+
+
 if __name__ == "__main__":
     if sys.argv[1:]:
         print(page(sys.argv[1]), end="")
     else:
         for each in sections():
             (HERE.parent / f"coming-from-{each}.md").write_text(page(each), encoding="utf-8")
+        OTHERS.write_text(others(), encoding="utf-8")

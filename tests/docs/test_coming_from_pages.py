@@ -53,6 +53,10 @@ def test_the_page_is_generated(source):
     assert page == GENERATOR.page(source), "run `make coming-from`"
 
 
+def test_what_migrate_says_is_generated():
+    assert GENERATOR.OTHERS.read_text() == GENERATOR.others(), "run `make coming-from`"
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_name_of_ours_is_there(source):
     rows = GENERATOR.rows(source)

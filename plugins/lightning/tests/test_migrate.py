@@ -196,3 +196,33 @@ def test_files_that_are_no_text_leave_all_as_they_were(tmp_path, capsys) -> None
     assert main(["migrate", str(second)]) == 0
     assert b"lightning as" in second.read_bytes()
     assert b"'\xe9'" in second.read_bytes()
+
+
+def test_names_of_other_libraries_are_listed_with_what_is_here() -> None:
+    program = (
+        "from transformers import Trainer, TrainingArguments as Arguments\n"
+        "import accelerate\n"
+        "arguments = Arguments('out',\n"
+        "                      bf16=True, my_own=1)\n"
+        "trainer = Trainer(model, arguments, train_dataset=data)\n"
+        "trainer.train()\n"
+        "accelerator = accelerate.Accelerator()\n"
+        "accelerator.backward(loss)\n"
+        "other.backward(loss)\n"
+        "def Accelerator(): ...\n"
+    )
+    text, lacks = rewrite(program)
+    assert text == program
+    assert [(lack.line, lack.what) for lack in lacks] == [
+        (4, "TrainingArguments(bf16=…)"),
+        (5, "Trainer(train_dataset=…)"),
+        (6, "Trainer.train"),
+        (8, "Accelerator.backward"),
+    ]
+    assert lacks[0].reason.startswith("here Trainer(precision=…)")
+    assert lacks[2].reason == "here Trainer.fit"
+
+
+def test_a_program_with_a_class_of_its_own_by_such_a_name_is_left_alone() -> None:
+    program = "class Trainer: ...\ntrainer = Trainer(train_dataset=1)\ntrainer.train()\n"
+    assert rewrite(program) == (program, [])

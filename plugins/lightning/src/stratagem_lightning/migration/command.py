@@ -1,4 +1,4 @@
-"""`stratagem migrate`: rewrites the imports of programs that were written for Lightning."""
+"""`stratagem migrate`: rewrites imports of Lightning, and lists what else a program has to change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _CONFIGURATIONS = {".yaml", ".yml", ".json", ".toml"}
 @click.option("--diff", is_flag=True, help="Show what would change, and change nothing.")
 @click.pass_context
 def migrate(ctx: click.Context, files: tuple[Path, ...], diff: bool) -> None:
-    """Rewrite imports of Lightning in FILE…, and list what is missing, by line.
+    """Rewrite imports of Lightning in FILE…, and list what is missing or has another name here, by line.
+
+    Names of accelerate and of transformers' Trainer and TrainingArguments are listed, and not rewritten.
 
     FILE is a Python program, a configuration with class paths (.yaml, .json, .toml), or a folder, in which all
     of these are looked for. Exit code 1 where something isn't here.

@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from stratagem_lightning.migration.lookup import missing_name, names_something, where_is
 from stratagem_lightning.migration.modules import CLASS_PATH, module_here
+from stratagem_lightning.migration.others import uses_of_others
 from stratagem_lightning.migration.uses import lacking_uses
 
 
@@ -59,7 +60,7 @@ def rewrite(source: str) -> tuple[str, list[Lack]]:
                 changes.append(_replace(node, f'"{here}"'))
             elif names_something(node.value):
                 lacks.add(Lack(node.lineno, node.value, missing_name(node.value)))
-    lacks.update(Lack(*use) for use in lacking_uses(tree))
+    lacks.update(Lack(*use) for use in (*lacking_uses(tree), *uses_of_others(tree)))
     return _apply(source, changes), sorted(lacks)
 
 
