@@ -106,7 +106,7 @@ test-kubernetes: .venv/.ready-to-develop
 	@PYTHONPATH=$(CURDIR)/.venv/kubernetes $(BIN)/python -m pytest plugins/kubernetes $(PYTEST)
 
 test-ray: .venv/.ready-to-develop
-	@test -e .venv/ray/.ready || { $(PIP) --target .venv/ray "ray[default,train]" && touch .venv/ray/.ready; }
+	@test -e .venv/ray/.ready || { $(PIP) --target .venv/ray "ray[default,train,tune]" && touch .venv/ray/.ready; }
 	@PYTHONPATH=$(CURDIR)/.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
 
 # MLflow wants other versions than constraints.txt has; of what the others depend on, the rest is there.
