@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from stratagem_checkpoint import load_weights
+from stratagem_single import SingleDeviceStrategy
 from torch import nn
 
 import stratagem
-from stratagem import InitialWeights, WeightsReport
+from stratagem import CheckpointReader, InitialWeights, Prepared, SetupRequest, WeightsReport, hookimpl
 from stratagem.errors import CheckpointError
 
 
@@ -58,6 +59,31 @@ def test_renamed_and_partial(strategy: str, devices: int, path: str) -> None:
         path, ("trunk.weight", "trunk.bias"), (), (), {}, ("head.weight", "head.bias")
     )
     assert found == {"trunk.weight": [3.0], "trunk.bias": [3.0], "head.weight": [1.0], "head.bias": [1.0]}
+
+
+class HoldsCopies(Prepared):
+    """Reads weights into tensors of its own, and fills the module from these, as engines do."""
+
+    def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
+        current = self.model_tensors()
+        copies = {key: torch.zeros_like(tensor) for key, tensor in current.items()}
+        reader.read(copies)
+        with torch.no_grad():
+            for key, tensor in current.items():
+                tensor.copy_(copies[key])
+
+
+class HoldingCopies(SingleDeviceStrategy):
+    @hookimpl
+    def setup(self, request: SetupRequest) -> Prepared:
+        return HoldsCopies(request)
+
+
+def test_what_is_not_in_the_checkpoint_keeps_its_values_where_copies_are_read(path: str) -> None:
+    weights = InitialWeights(path, strict=False, skip=["head."])
+    runtime = stratagem.Runtime(HoldingCopies(), accelerator="cpu")
+    _, found = runtime.launch(_load, {"fill": 1.0, "classes": 5}, weights, quiet=True)
+    assert found == {"body.weight": [3.0], "body.bias": [3.0], "head.weight": [1.0], "head.bias": [1.0]}
 
 
 def test_missing_and_unexpected_are_reported(path: str) -> None:

@@ -7,7 +7,7 @@ import tempfile
 import pytest
 import torch
 from stratagem_checkpoint import growing_file
-from stratagem_checkpoint.growing_file import ROOM_BYTES, STEP_BYTES, GrowingFile
+from stratagem_checkpoint.growing_file import ROOM_BYTES, STEP_BYTES, GrowingFile, make_room
 from stratagem_convert.formats.converting import Writing, read_weights, write_weights
 
 from stratagem import Checkpoint
@@ -69,6 +69,25 @@ def test_the_middle_of_a_file_cuts_nothing_off(called, tmp_path):
         file.finish()
     assert [name for name, *_ in called] == ["begin", "room"]
     assert path.read_bytes() == b"\1" * 2**20 + bytes(STEP_BYTES) + b"\1" * (2 * STEP_BYTES - 2**20)
+
+
+@on_a_device
+def test_a_new_file_has_its_length_and_room_for_all_of_it(called, tmp_path):
+    with open(tmp_path / "file", "wb", buffering=0) as stream:
+        make_room(stream.fileno(), LENGTH)
+    assert called == [("room", 0, LENGTH)]
+    stat = os.stat(tmp_path / "file")
+    assert stat.st_size == LENGTH <= stat.st_blocks * 512
+
+
+def test_a_new_file_has_its_length_where_there_is_no_such_call(monkeypatch, tmp_path):
+    monkeypatch.setattr(growing_file, "_libc", lambda: None)
+    with open(tmp_path / "file", "wb", buffering=0) as stream:
+        make_room(stream.fileno(), LENGTH)
+        file = GrowingFile(stream.fileno())
+        file.wrote(LENGTH)
+        file.finish()
+    assert os.stat(tmp_path / "file").st_size == LENGTH
 
 
 @on_a_device
