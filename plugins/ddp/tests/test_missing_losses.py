@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 import stratagem
 
 STEPS, RATE = 5, 0.5
+WARM_UP, PERIOD = 2, 2
 
 
 class Skips(stratagem.Module):
@@ -44,11 +45,45 @@ def by_hand(skipped: list[list[int]]) -> float:
     return weight
 
 
+def locally(skipped: list[list[int]]) -> list[float]:
+    """As `by_hand` for the warm-up; then each rank steps by its own loss, and weights are averaged now and then."""
+    ranks = range(len(skipped))
+    weights, momenta = [0.0 for _ in ranks], [0.0 for _ in ranks]
+    for step in range(STEPS):
+        values = [None if step in skipped[rank] else float(len(skipped) * step + rank + 1) for rank in ranks]
+        if step < WARM_UP and any(value is not None for value in values):
+            mean = sum(value or 0.0 for value in values) / len(values)
+            values = [mean for _ in ranks]
+        for rank, value in enumerate(values):
+            if value is not None:
+                momenta[rank] = 0.5 * momenta[rank] + value
+                weights[rank] -= RATE * momenta[rank]
+        if step >= WARM_UP and (step - WARM_UP) % PERIOD == 0:
+            weights = [sum(weights) / len(weights) for _ in ranks]
+    return weights
+
+
+@pytest.mark.parametrize("skipped", [[[], []], [[1, 3], [1, 4]], [[0, 4], [0, 4]]], ids=str)
+def test_under_local_sgd_a_rank_without_a_loss_rests_alone(skipped: list[list[int]]) -> None:
+    module = fitted(
+        skipped,
+        ddp_comm_hook="post_local_sgd",
+        ddp_comm_state={"start_localSGD_iter": WARM_UP},
+        model_averaging_period=PERIOD,
+    )
+    # The result is the mean of what the ranks have.
+    assert float(module.weight.detach()) == pytest.approx(sum(locally(skipped)) / 2)
+
+
 @pytest.mark.parametrize("skipped", [[[], []], [[1, 3], [1, 3]], [[1, 2], [1, 3]], [[0], [4]]], ids=str)
 def test_a_window_counts_by_the_ranks_that_have_a_loss(skipped: list[list[int]]) -> None:
+    assert float(fitted(skipped).weight.detach()) == pytest.approx(by_hand(skipped))
+
+
+def fitted(skipped: list[list[int]], **options: Any) -> Skips:
     module = Skips(skipped)
     trainer = stratagem.Trainer(
-        strategy=DDPStrategy(start_method="fork", timeout_s=200),
+        strategy=DDPStrategy(start_method="fork", timeout_s=200, **options),
         devices=2,
         accelerator="cpu",
         max_epochs=1,
@@ -59,4 +94,4 @@ def test_a_window_counts_by_the_ranks_that_have_a_loss(skipped: list[list[int]])
     # Ranks take turns: rank 0 reads 1, 3, 5, …, and rank 1 reads 2, 4, 6, ….
     samples = [torch.tensor([float(value)]) for value in range(1, 2 * STEPS + 1)]
     trainer.fit(module, DataLoader(samples, 1))
-    assert float(module.weight.detach()) == pytest.approx(by_hand(skipped))
+    return module
