@@ -34,9 +34,10 @@ def step(live: Runtime, module: Any, optimizer: Any) -> None:
     optimizer.step()
 
 
-def of_two_dtypes(live: Runtime) -> None:
+def of_several_dtypes(live: Runtime) -> None:
     net = Layers()
     net.second.double()
+    net.norm.bfloat16()
     live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
 
 
@@ -46,7 +47,7 @@ def test_an_optimizer_over_several_dtypes_is_refused() -> None:
         "ddp_sharded takes one dtype for each optimizer"
     )
     with pytest.raises(ConfigError, match=said):
-        runtime().launch(of_two_dtypes, quiet=True)
+        runtime().launch(of_several_dtypes, quiet=True)
 
 
 def of_each_dtype(live: Runtime) -> list[str]:

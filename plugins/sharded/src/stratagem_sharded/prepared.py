@@ -95,7 +95,7 @@ def _refuse_several_dtypes(optimizer: Optimizer, request: SetupRequest) -> None:
         first.setdefault(parameter.dtype, parameter)
     if len(first) > 1:
         names = {id(parameter): name for name, parameter in request.original_module.named_parameters()}
-        one, other = list(first.values())[:2]
+        one, other, *_ = first.values()
         raise ConfigError(
             f"{type(optimizer).__name__} steps {names.get(id(one))!r}, which is {one.dtype}, and "
             f"{names.get(id(other))!r}, which is {other.dtype}, and ddp_sharded takes one dtype for each optimizer: "
