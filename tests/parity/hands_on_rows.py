@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from stratagem import Clipping
 from tests.support.hands_on import Loop, Row
 
 ROWS: dict[str, Row] = {}
@@ -680,6 +681,26 @@ def functional_of_changed(run: Loop) -> None:
 
 
 # Accumulation -------------------------------------------------------------------------------------
+
+
+@row
+def accumulate(run: Loop) -> None:
+    """Windows of two by `accumulate`, with `zero_grad` first and clipping in each micro-batch."""
+    module = net()
+    model, optimizer = run.setup(module, sgd(module), accumulate=2, clipping=Clipping(max_norm=0.5))
+    for index, (x, y) in enumerate(run.batches(4)):
+        if run.runtime is None:
+            (F.mse_loss(model(x), y) / 2).backward()
+            if index % 2 == 1:
+                run.clip(optimizer, max_norm=0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+            continue
+        with run.runtime.accumulate():
+            optimizer.zero_grad()
+            run.backward(F.mse_loss(model(x), y), model)
+            run.clip(optimizer, max_norm=0.5)
+            optimizer.step()
 
 
 @row

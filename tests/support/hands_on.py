@@ -58,6 +58,8 @@ class Loop:
     rank, ranks = 0, 1
     """Which share of the data this process reads, of how many."""
     device = torch.device("cpu")
+    runtime: stratagem.Runtime | None = None
+    """For what plain PyTorch has to write out."""
     part: int | None = None
     """Of a loop that a first process ends in the middle, and a second one resumes: 0, and then 1."""
 
@@ -161,7 +163,8 @@ class StrategyLoop(Loop):
 
     def __init__(self, runtime: stratagem.Runtime, folder: str, part: int | None = None) -> None:
         super().__init__()
-        self.runtime, self.folder, self.part = runtime, folder, part
+        self.runtime: stratagem.Runtime = runtime
+        self.folder, self.part = folder, part
         self.rank, self.ranks, self.device = runtime.data_rank, runtime.data_ranks, runtime.device
         self.setup, self.backward = runtime.setup, runtime.backward  # type: ignore[method-assign]
         self.no_sync, self.clip = runtime.no_sync, runtime.clip  # type: ignore[method-assign]

@@ -84,10 +84,10 @@ class PreparedOptimizer(Optimizer):
             drop_gradients(self.prepared, self.index, set_to_none)
 
     def state_dict(self) -> Any:
-        return self.inner.state_dict()
+        return self.prepared.optimizer_state_dict(self.index)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        self.inner.load_state_dict(state_dict)
+        self.prepared.load_optimizer_state_dict(self.index, state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.inner.add_param_group(param_group)

@@ -227,6 +227,14 @@ class Prepared:
         """Return what `optimizer.state` is in the user's own training loop: states by parameter."""
         return self.optimizers[index].state
 
+    def optimizer_state_dict(self, index: int) -> dict[str, Any]:
+        """Return what `optimizer.state_dict()` is in the user's own training loop. Called by any rank alone."""
+        return self.optimizers[index].state_dict()
+
+    def load_optimizer_state_dict(self, index: int, state: dict[str, Any]) -> None:
+        """Do what `optimizer.load_state_dict(state)` does in the user's own training loop."""
+        self.optimizers[index].load_state_dict(state)
+
     def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
         """Yield (name, gradient) of what must be equal on all ranks before optimizer `index` steps."""
         return iter(())

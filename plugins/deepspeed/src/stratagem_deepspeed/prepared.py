@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from stratagem_sharding.equal_buffers import EqualBuffers
-from stratagem_sharding.part_of_optimizer import StatesOfPart
+from stratagem_sharding.part_of_optimizer import StatesOfPart, no_state_dict
 from stratagem_sharding.rank_buffers import RankBuffers
 from stratagem_sharding.torch_private import number_of_step_hooks
 from torch import nn
@@ -324,6 +324,26 @@ class DeepSpeedPrepared(Prepared):
         if self.stage == 0 or self._world_size == 1:
             return super().optimizer_state(index)
         return StatesOfPart(self.optimizers[index], f"deepspeed's stage {self.stage}")
+
+    def optimizer_state_dict(self, index: int) -> dict[str, Any]:
+        """Return it at stage 0, and in one process at stages 1 and 2.
+
+        Raises:
+            ConfigError: the engine has the states of flat shards.
+        """
+        if self._has_states_of_shards:
+            raise no_state_dict(self.optimizers[index], f"deepspeed's stage {self.stage}")
+        return super().optimizer_state_dict(index)
+
+    def load_optimizer_state_dict(self, index: int, state: dict[str, Any]) -> None:
+        """Load it where `optimizer_state_dict` returns one."""
+        if self._has_states_of_shards:
+            raise no_state_dict(self.optimizers[index], f"deepspeed's stage {self.stage}")
+        super().load_optimizer_state_dict(index, state)
+
+    @property
+    def _has_states_of_shards(self) -> bool:
+        return self.stage == 3 or (self.stage > 0 and self._world_size > 1)
 
     # Checkpoint -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from stratagem_sharding.part_of_optimizer import (
     copy_attributes,
     load_part,
     members_of,
+    no_state_dict,
     optimizer_of_part,
     refuse_other_members,
     refuse_replaced_step,
@@ -175,11 +176,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         Raises:
             ConfigError: says how states are saved.
         """
-        raise ConfigError(
-            f"fairscale_sharded keeps the states of {type(self.whole).__name__} in shards, so that no rank has its "
-            "state_dict: save them by runtime.save(path) or a checkpoint of the Trainer, which any strategy loads, "
-            "or choose ddp"
-        )
+        raise no_state_dict(self.whole, "fairscale_sharded")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load groups, and of the states those of `owned`; positions count all parameters."""

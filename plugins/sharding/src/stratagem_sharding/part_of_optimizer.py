@@ -17,6 +17,7 @@ __all__ = [
     "copy_attributes",
     "load_part",
     "members_of",
+    "no_state_dict",
     "optimizer_of_part",
     "refuse_other_members",
     "refuse_replaced_step",
@@ -51,6 +52,19 @@ class StatesOfPart:
 
     __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = __bool__ = _refuse
     get = items = keys = values = pop = popitem = setdefault = update = copy = _refuse
+
+
+def no_state_dict(optimizer: Optimizer, strategy: str) -> ConfigError:
+    """Return what to raise where the user's code asks for, or gives, the `state_dict` of a sharded optimizer.
+
+    Args:
+        optimizer: the user's.
+        strategy: as messages call it.
+    """
+    return ConfigError(
+        f"{strategy} keeps the states of {type(optimizer).__name__} in shards, so that no rank has its state_dict: "
+        "save them by runtime.save(path) or a checkpoint of the Trainer, which any strategy loads, or choose ddp"
+    )
 
 
 def members_of(groups: list[dict[str, Any]]) -> list[list[torch.Tensor]]:
