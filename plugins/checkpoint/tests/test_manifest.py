@@ -102,6 +102,16 @@ def test_a_changed_byte_is_noticed(at):
     refused(bytes(text))
 
 
+def test_another_digit_of_the_checksum_is_noticed():
+    text = bytearray(manifest().encode())
+    right = text[-3]
+    for digit in set(b"0123456789abcdef") - {right}:
+        text[-3] = digit
+        refused(bytes(text))
+    text[-3] = right
+    decode_manifest(bytes(text), "the/path")
+
+
 def test_without_verifying_all_but_the_checksum_is_checked():
     text = manifest().encode()
     other = text.replace(b'"1.2"', b'"1.3"')

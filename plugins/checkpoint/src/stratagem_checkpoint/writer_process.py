@@ -73,7 +73,6 @@ class Save:
     shown: str
 
 
-@dataclass(frozen=True)
 class Abandon:
     """Give up what is being saved."""
 
