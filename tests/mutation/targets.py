@@ -77,7 +77,7 @@ _FITS = (
 )
 _IN_ONE_PROCESS = (
     *("agreement", "ch*", "commit", "directory", "growing_file", "initial_weights", "local_filesystem"),
-    *("manifest", "memory_copies", "opening", "publication", "s*", "ti*"),
+    *("manifest", "memory_copies", "node_folders", "opening", "publication", "regular_files", "s*", "ti*"),
 )
 _IN_PROCESSES = {
     **dict.fromkeys(("background", "writer", "writer_process", "snapshot"), ("test_background",)),

@@ -55,6 +55,11 @@ def calls(live: Runtime) -> list[tuple[str, dict[str, int]]]:
         call("backward within no_sync", backward)
     call("forward", forward)
     call("backward after no_sync", backward)
+    with live.no_sync(module):
+        forward()
+        call("backward of the loss itself within no_sync", lambda: losses.pop().backward())
+    forward()
+    call("backward of the loss itself", lambda: losses.pop().backward())
     with torch.no_grad():
         call("forward without gradients", lambda: module(x))
     optimizer.step()
@@ -79,6 +84,8 @@ def test_what_each_call_sends(buffers: str) -> None:
         ("backward within no_sync", {}),
         ("forward", {}),
         ("backward after no_sync", one),
+        ("backward of the loss itself within no_sync", {}),
+        ("backward of the loss itself", one),
         ("forward without gradients", statistics),
         # One byte for each of the four that were trained, whose gradients are gone; parameters aren't sent again.
         ("forward with another layer that is trained", {**statistics, "all_reduce": 4}),
