@@ -75,6 +75,12 @@ _FITS = (
     *("loops/test_*", "test_hooks", "test_fit", "test_windows", "test_optimizer_hooks", "test_schedulers"),
     *("test_optimizers", "test_loss_watch", "test_several_loaders", "test_stopped_evaluations"),
 )
+_OF_LOOPS = {
+    "stopping": ("test_trainer_settings",),
+    **dict.fromkeys(("validations", "validation_times"), ("test_resume_validation",)),
+    **dict.fromkeys(("closure", "steps", "loop_optimizer"), ("test_weighted_losses",)),
+}
+"""Tests of the trainer that are of single modules of its loops."""
 _IN_ONE_PROCESS = (
     *("agreement", "ch*", "commit", "directory", "growing_file", "initial_weights", "local_filesystem"),
     *("manifest", "memory_copies", "node_folders", "opening", "publication", "regular_files", "s*", "ti*"),
@@ -93,7 +99,7 @@ TARGETS = (
     _core("resolve/pairing", "resolve/test_run"),
     Target("data", (f"{CORE}data/*.py",), ("tests/core/data/test_*.py",)),
     _plugin("checkpoint", "checkpoint", ["*"], [f"test_{each}" for each in _IN_ONE_PROCESS], _IN_PROCESSES),
-    _plugin("loops", "trainer", ["loops/*"], _FITS),
+    _plugin("loops", "trainer", ["loops/*"], _FITS, _OF_LOOPS),
     _plugin("metrics", "trainer", ["metrics/metrics", "metrics/scope"], ["metrics/test_*", "test_metrics"]),
     _plugin(
         "supervision",
