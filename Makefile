@@ -32,7 +32,7 @@ help:
 	@echo "make test-etcd let the launcher die that a run began with, whose rendezvous is in a real etcd"
 	@echo "make test-kubernetes run all tests of stratagem-kubernetes, with the models of the package kubernetes (126 MB)"
 	@echo "make test-ray run stratagem-ray's tests with Ray (700 MB), which goes into a folder of its own"
-	@echo "make test-libraries run the tests beside MLflow, Comet, accelerate, PEFT and datasets, which go into a folder of their own"
+	@echo "make test-libraries run the tests beside MLflow, Comet, trackio, Aim, webdataset, hydra, accelerate, PEFT and datasets, which go into a folder of their own"
 	@echo "make test-deepspeed run all tests on the DeepSpeed engine (minutes)"
 	@echo "make test-horovod build Horovod once (10 minutes), and run all tests on it, also under MPI where that is installed"
 	@echo "make test-sim build the asynchronous device of stratagem-sim, and run its tests"
@@ -109,12 +109,17 @@ test-ray: .venv/.ready-to-develop
 	@test -e .venv/ray/.ready || { $(PIP) --target .venv/ray "ray[default,train,tune]" && touch .venv/ray/.ready; }
 	@PYTHONPATH=$(CURDIR)/.venv/ray $(BIN)/python -m pytest plugins/ray --timeout 300 $(PYTEST)
 
-# MLflow wants other versions than constraints.txt has; of what the others depend on, the rest is there.
-LIBRARIES := accelerate peft datasets pyarrow pandas dill multiprocess ipywidgets widgetsnbextension jupyterlab_widgets
+# MLflow wants other versions than constraints.txt has; of what the others depend on, the rest is there. Aim is built
+# where it has no wheel, and left out where that fails.
+LIBRARIES := accelerate peft datasets pyarrow pandas dill multiprocess ipywidgets widgetsnbextension jupyterlab_widgets \
+	trackio>=0.40 gradio_client orjson webdataset braceexpand hydra-core>=1.3 omegaconf antlr4-python3-runtime==4.9.3
+AIM := aim>=3.20 aimrecords aimrocks RestrictedPython cachetools pytz fastapi starlette uvicorn websockets
 .venv/libraries/.ready: .venv/.ready-to-develop
-	@test -e $@ || { $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
-		&& $(PIP) --target .venv/libraries --no-deps $(LIBRARIES); }
-	@touch $@
+	@echo "$(LIBRARIES) $(AIM)" | cmp -s - $@ || { rm -rf .venv/libraries \
+		&& $(subst -c constraints.txt,,$(PIP)) --target .venv/libraries "mlflow-skinny>=2.15" "comet_ml>=3.47" \
+		&& $(PIP) --target .venv/libraries --no-deps $(foreach each,$(LIBRARIES),"$(each)") \
+		&& { $(PIP) --target .venv/libraries --no-deps $(foreach each,$(AIM),"$(each)") || echo "Aim can't be installed here: its tests are skipped"; }; }
+	@echo "$(LIBRARIES) $(AIM)" > $@
 
 test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
 	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/integration/test_notebooks.py tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)

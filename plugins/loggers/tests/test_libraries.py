@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 import zipfile
 
 import pytest
 from logged_runs import Logs, fitted_and_tested, run_of
-from stratagem_loggers import CometLogger, MLFlowLogger, WandbLogger
+from stratagem_loggers import AimLogger, CometLogger, MLFlowLogger, TrackioLogger, WandbLogger
 from stratagem_trainer.loggers.named import checked_loggers
 
 from stratagem.errors import BrokenPluginError, ConfigError
@@ -58,6 +60,80 @@ def test_comet_keeps_an_experiment_offline(tmp_path):
         messages = opened.read("messages.json").decode()
     logged = [json.loads(line) for line in messages.splitlines()]
     assert any("train_loss" in json.dumps(message) for message in logged)
+
+
+@pytest.fixture(scope="session")
+def trackio_dir(tmp_path_factory):
+    """Where trackio keeps its projects in this process: it reads the variable once."""
+    os.environ["TRACKIO_DIR"] = str(tmp_path_factory.mktemp("trackio"))
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    pytest.importorskip("trackio")
+
+
+def in_trackio(project, run, name):
+    """Return steps and values of a metric, as trackio's own command prints them."""
+    words = ["get", "metric", "--project", project, "--run", run, "--metric", name, "--json"]
+    source = f"import sys, trackio.cli; sys.argv = ['trackio', *{words}]; trackio.cli.main()"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    return [(each["step"], each["value"]) for each in json.loads(done.stdout)["values"]]
+
+
+def test_trackio_keeps_a_run_in_its_folder(tmp_path, trackio_dir):
+    import trackio
+
+    logger = TrackioLogger("mine", name="first", prefix="p")
+    module = Logs()
+    run_of(logger, tmp_path, module=module)
+    assert module.print_kind == "Run"
+    assert (logger.name, logger.version) == ("mine", "first")
+    assert [step for step, _ in in_trackio("mine", "first", "p-train_loss")] == [1, 2, 3, 4]
+    assert in_trackio("mine", "first", "epoch")[-1] == (4, 0.0)
+    (kept,) = trackio.Api().runs("mine")
+    assert kept.config["module"] == "Logs"
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_trackio_goes_on_with_the_fits_run(tmp_path, trackio_dir, devices):
+    import trackio
+
+    project = f"goes-on-{devices}"
+    version = fitted_and_tested(TrackioLogger(project), tmp_path, devices)
+    assert [step for step, _ in in_trackio(project, version, "train_loss")] == [1, 2, 3, 4]
+    assert [step for step, _ in in_trackio(project, version, "test_loss")] == [4]
+    (kept,) = trackio.Api().runs(project)
+    assert kept.config["module"] == "Evaluated"
+
+
+def in_aim(repo, run, name):
+    """Return values of a metric, and what was noted of the run."""
+    import aim
+
+    opened = aim.Run(run, repo=str(repo), capture_terminal_logs=False, system_tracking_interval=None)
+    (metric,) = [each for each in opened.metrics() if each.name == name]
+    _, values = metric.values.sparse_list()
+    noted = opened["config"]
+    opened.close()
+    return values, noted
+
+
+def test_aim_keeps_a_run_in_a_folder(tmp_path):
+    pytest.importorskip("aim")
+    logger = AimLogger(tmp_path / "repo", "mine", run_name="first", prefix="p")
+    module = Logs()
+    run_of(logger, tmp_path / "run", module=module)
+    assert module.print_kind == "Run"
+    assert (logger.name, logger.save_dir) == ("mine", str(tmp_path / "repo"))
+    values, noted = in_aim(tmp_path / "repo", logger.version, "p-train_loss")
+    assert (len(values), noted["module"]) == (4, "Logs")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_aim_goes_on_with_the_fits_run(tmp_path, devices):
+    pytest.importorskip("aim")
+    version = fitted_and_tested(AimLogger(tmp_path / "repo"), tmp_path / "run", devices)
+    assert len(in_aim(tmp_path / "repo", version, "train_loss")[0]) == 4
+    values, noted = in_aim(tmp_path / "repo", version, "test_loss")
+    assert (len(values), noted["module"]) == (1, "Evaluated")
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -10,6 +10,8 @@ _LOGGERS = (
     ("wandb", "wandb:WandbLogger", "Weights & Biases", "wandb"),
     ("mlflow", "mlflow:MLFlowLogger", "MLflow, in a folder or on a server", "mlflow"),
     ("comet", "comet:CometLogger", "Comet", "comet_ml"),
+    ("trackio", "trackio:TrackioLogger", "trackio, in a folder, a Space or on a server", "trackio"),
+    ("aim", "aim:AimLogger", "Aim, in a folder or on a server", "aim"),
 )
 
 
