@@ -120,13 +120,17 @@ def _mutant(path: str, source: str, operator: str, occurrence: int, line: int) -
 
 
 def _skipped(source: str) -> list[tuple[Position, Position]]:
-    """Where a change is one of types, or of an error's text."""
+    """Where a change is one of types, of an abstract method's mark, or of an error's text."""
     found: list[ast.AST] = []
+    marks: list[ast.Name] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
             found.append(node)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
-            found.append(node.returns)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.returns is not None:
+                found.append(node.returns)
+            decorators = (each for each in node.decorator_list if isinstance(each, ast.Name))
+            marks += [each for each in decorators if each.id == "abstractmethod"]
         elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
             found.append(node.annotation)
         elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -140,4 +144,4 @@ def _skipped(source: str) -> list[tuple[Position, Position]]:
     return [
         (place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset))  # type: ignore[attr-defined]
         for node in found
-    ]
+    ] + [((mark.lineno, 0), (mark.lineno + 1, 0)) for mark in marks]

@@ -59,6 +59,22 @@ def test_what_is_written_is_begun_and_what_follows_has_room(called, tmp_path):
 
 
 @on_a_device
+def test_room_is_asked_for_again_where_it_was(called, monkeypatch, tmp_path):
+    step, room = 4096, 3 * 4096
+    monkeypatch.setattr(growing_file, "STEP_BYTES", step)
+    monkeypatch.setattr(growing_file, "ROOM_BYTES", room)
+    with open(tmp_path / "file", "wb", buffering=0) as stream:
+        file = GrowingFile(stream.fileno())
+        for _ in range(8):
+            stream.write(bytes(step))
+            file.wrote(step)
+        file.finish()
+    # Less than a step of room is left after three steps, and after six.
+    assert [start for name, start, _ in called if name == "room"] == [step, step + room, step + 2 * room]
+    assert os.stat(tmp_path / "file").st_size == 8 * step
+
+
+@on_a_device
 def test_the_middle_of_a_file_cuts_nothing_off(called, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"\1" * (3 * STEP_BYTES))

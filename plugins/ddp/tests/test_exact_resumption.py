@@ -24,7 +24,11 @@ KINDS = {"ddp": DDPStrategy, "ddp_sharded": DDPShardedStrategy}
 
 
 class Crossed(stratagem.Module):
-    """Uses its layers in another order than it has them, so that gradients come in another order, too."""
+    """Uses its layers in another order than it has them, so that gradients come in another order, too.
+
+    Buckets are arranged by the first step, and by the third, which may unfreeze a layer. All others use the layers
+    the other way round.
+    """
 
     def __init__(self, unfreezes: bool = False) -> None:
         super().__init__()
@@ -36,7 +40,7 @@ class Crossed(stratagem.Module):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
-        for index in (3, 0, 5, 1, 4, 2):
+        for index in (3, 0, 5, 1, 4, 2)[:: 1 if batch_idx in (0, 2) else -1]:
             x = torch.tanh(self.layers[index](x))
         return F.mse_loss(x, y)
 

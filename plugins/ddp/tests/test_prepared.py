@@ -50,6 +50,7 @@ def calls(live: Runtime) -> list[tuple[str, dict[str, int]]]:
     optimizer.zero_grad()
     call("forward", forward)
     call("backward", backward)
+    call("step", optimizer.step)
     with live.no_sync(module):
         call("forward within no_sync", forward)
         call("backward within no_sync", backward)
@@ -80,6 +81,7 @@ def test_what_each_call_sends(buffers: str) -> None:
     assert runtime(buffers=buffers).launch(calls, quiet=True) == [
         ("forward", statistics),
         ("backward", one),
+        ("step", {}),
         ("forward within no_sync", statistics),
         ("backward within no_sync", {}),
         ("forward", {}),
@@ -173,6 +175,28 @@ def test_a_step_of_two_optimizers_counts_once_for_local_sgd() -> None:
     seen = runtime(check_replicas_every=1, **LOCAL_SGD).launch(steps_apart, quiet=True)
     # Two steps on averaged gradients, one whose weights are averaged, then two out of three on the ranks' own.
     assert seen == [False, False, False, True, True, False, True, True, False]
+
+
+def resumed_locally(live: Runtime, path: str, is_first: bool) -> Any:
+    net = Layers()
+    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    if is_first:
+        for _ in range(3):
+            live.backward(module(inputs(live.rank)).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        live.save(path)
+    else:
+        live.load(path)
+    return live.collectives.gather_objects({name: each.tolist() for name, each in net.named_parameters()})
+
+
+def test_each_rank_resumes_with_its_own_weights_without_a_warm_up(tmp_path: Path) -> None:
+    options = {**LOCAL_SGD, "ddp_comm_state": {"start_localSGD_iter": 0}}
+    path = str(tmp_path / "c")
+    before = runtime(**options).launch(resumed_locally, path, True, quiet=True)
+    assert before[0] != before[1]
+    assert runtime(**options).launch(resumed_locally, path, False, quiet=True) == before
 
 
 def frozen_apart(live: Runtime) -> None:

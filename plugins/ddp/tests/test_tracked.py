@@ -59,6 +59,22 @@ def test_a_change_between_a_forward_and_its_backward_is_refused(
         runtime(**options).launch(changes_between, requires_grad, quiet=True)
 
 
+def changes_after(live: Runtime) -> list[Any]:
+    net = Layers()
+    module, optimizer = ready(live, net)
+    live.backward(loss_of(live, module))
+    net.first.bias.requires_grad_(False)
+    before = net.first.bias.detach().clone()
+    optimizer.step()
+    return live.collectives.gather_objects((before, net.first.bias.detach(), net.first.bias.grad))
+
+
+def test_a_change_between_a_backward_and_its_step_is_allowed() -> None:
+    (before, first, gradient), (_, second, _) = runtime().launch(changes_after, quiet=True)
+    torch.testing.assert_close(first, before - 0.1 * gradient)
+    assert torch.equal(first, second)
+
+
 def gradient_after_a_change(live: Runtime) -> list[Any]:
     """Return each rank's own gradient of a micro-batch, and what the next forward has made of it."""
     net = Layers()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import SaveAt, train
-from small import Line, TwoPlayers, samples
+from small import Closure, Line, TwoPlayers, samples
 from torch.utils.data import DataLoader
 
 import stratagem
@@ -49,13 +49,16 @@ def test_a_resumed_epoch_begins_where_it_was(tmp_path: Path, at: int) -> None:
     assert rest.moments == whole.moments[whole.moments.index(("batch", (at - 1) % 8), begin) + 1 :]
 
 
-def test_an_epoch_of_a_module_that_steps_by_hand_is_resumed_where_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [5, 6])
+@pytest.mark.parametrize("cls", [TwoPlayers, Closure])
+def test_an_epoch_of_other_loops_is_resumed_where_it_was(tmp_path: Path, cls: type[Line], at: int) -> None:
+    """Of a module that steps by hand, and of an optimizer that evaluates the loss itself."""
     whole, rest = Moments(), Moments()
     path = tmp_path / "ckpt"
-    train(TwoPlayers(), tmp_path, callbacks=[whole, SaveAt(5, path)], max_epochs=1)
-    train(TwoPlayers(), tmp_path, path, callbacks=rest, max_epochs=1)
+    train(cls(), tmp_path, callbacks=[whole, SaveAt(at, path)], max_epochs=1)
+    train(cls(), tmp_path, path, callbacks=rest, max_epochs=1)
     assert whole.moments[1:9] == [("batch", index) for index in range(8)]
-    assert rest.moments == whole.moments[whole.moments.index(("batch", 4)) + 1 :]
+    assert rest.moments == whole.moments[whole.moments.index(("batch", at - 1)) + 1 :]
 
 
 def test_a_run_that_is_over_goes_no_further(tmp_path: Path) -> None:
