@@ -11,7 +11,7 @@ import pytest
 import torch
 from by_hand import train
 from small import Line, TwoPlayers
-from stratagem_trainer.loops.loss_watch import LossWatch
+from stratagem_trainer.loops.loss_watch import LossWatch, all_finite, first_non_finite
 from stratagem_trainer.metrics.metrics import Metrics
 from threads import on_threads
 
@@ -143,6 +143,16 @@ def test_a_loss_of_one_element_is_looked_at_whatever_its_shape(shape: tuple[int,
     assert str(watch.look()) == "the loss is inf at step 1"
     watch.add(2, torch.full(shape, math.nan))
     assert str(watch.look()) == "the loss is inf at step 1"
+
+
+def test_a_rank_without_a_part_of_any_parameter_has_nothing_that_is_not_finite() -> None:
+    assert all_finite([])
+    assert all_finite([torch.empty(0, 3)])
+    assert all_finite([torch.empty(0), torch.full((3,), 3e38)])
+    for bad in (math.nan, math.inf, -math.inf):
+        assert not all_finite([torch.ones(2), torch.tensor([0.0, bad])])
+        assert first_non_finite([("a", torch.ones(2)), ("b", torch.tensor([0.0, bad]))]) == "b"
+    assert first_non_finite([("a", torch.ones(2)), ("b", torch.empty(0))]) == ""
 
 
 def test_losses_of_any_kind_are_looked_at() -> None:
