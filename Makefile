@@ -122,7 +122,7 @@ AIM := aim>=3.20 aimrecords aimrocks RestrictedPython cachetools pytz fastapi st
 	@echo "$(LIBRARIES) $(AIM)" > $@
 
 test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
-	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/integration/test_notebooks.py tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/integration/test_notebooks.py tests/integration/test_webdataset.py tests/core/data/test_pipelines.py tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
 
 # The device is C++ code, which is built once and kept in the user's cache.
 test-sim: .venv/.ready-to-develop

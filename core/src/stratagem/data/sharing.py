@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from stratagem.data.pipelines import shares_samples
+
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
 
@@ -47,7 +49,7 @@ def reads_by_sampler(loader: Any) -> bool:
 
 def knows_its_part(loader: Any) -> bool:
     """Whether `loader` looks as if it read another part on each rank."""
-    return any(
+    return shares_samples(loader) or any(
         getattr(part, place, None) is not None
         for name, part in parts_of(loader).items()
         if name != "dataset" or not reads_by_sampler(loader)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratagem.data import generators
 from stratagem.data.loaders import can_be_read_once
+from stratagem.data.pipelines import begin_epoch
 from stratagem.data.sharing import (
     batch_size_in,
     length_of,
@@ -73,6 +74,7 @@ class Source(ABC):
         for part in {id(part): part for part in parts_of(self.loader).values()}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
+        begin_epoch(self.loader, epoch)
         with generators.global_kept(done > 0):
             iterator = self._open(epoch, done, state)
         self._epoch = epoch
