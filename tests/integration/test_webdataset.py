@@ -1,4 +1,4 @@
-"""Shards of webdataset as a loader: ranks and workers, unequal shards, and resumption, as docs/guides/data.md says."""
+"""Shards of webdataset as a loader: ranks and workers, unequal shards, resumption, as docs/guides/data.md says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def trainer(folder: Path, devices: int = 1, **how: Any) -> stratagem.Trainer:
 
 
 @pytest.mark.parametrize(
-    ("workers", "loader"), [(0, "torch"), (2, "torch"), pytest.param(2, "spawn", marks=pytest.mark.long), (2, "web")]
+    ("workers", "loader"),
+    [(0, "torch"), (2, "torch"), pytest.param(2, "spawn", marks=pytest.mark.long), (2, "web")],
 )
 def test_ranks_and_workers_share_the_shards(tmp_path: Path, capfd: Any, workers: int, loader: str) -> None:
     shards = write_shards(tmp_path / "shards", SIZES)

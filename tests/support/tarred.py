@@ -75,7 +75,9 @@ class Tarred(stratagem.Module):
 
     def train_dataloader(self) -> Any:
         how: dict[str, Any] = {"nodesplitter": wds.split_by_node} if self.split else {}
-        shuffled = {"shardshuffle": 10, "detshuffle": True, "seed": 7} if self.shuffled else {"shardshuffle": False}
+        shuffled = (
+            {"shardshuffle": 10, "detshuffle": True, "seed": 7} if self.shuffled else {"shardshuffle": False}
+        )
         data = wds.WebDataset(self.shards, **shuffled, **how)
         if self.shuffled:
             data = data.compose(wds.detshuffle(4, initial=4, seed=7))

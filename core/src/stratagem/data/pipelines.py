@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-SHARING_STAGES = ("split_by_node", "ResampledShardList")
+SHARING_STAGES = ("split_by_node", "ResampledShards")
 """Names of stages in the field that give each rank other samples."""
 _COUNTING_STAGE = "detshuffle"
 """Name of a stage in the field whose order depends on its attribute `epoch`, which each iteration raises by one."""
