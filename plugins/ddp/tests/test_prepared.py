@@ -188,14 +188,23 @@ def resumed_locally(live: Runtime, path: str, is_first: bool) -> Any:
         live.save(path)
     else:
         live.load(path)
-    return live.collectives.gather_objects({name: each.tolist() for name, each in net.named_parameters()})
+    return live.collectives.gather_objects({name: each.tolist() for name, each in net.state_dict().items()})
 
 
-def test_each_rank_resumes_with_its_own_weights_without_a_warm_up(tmp_path: Path) -> None:
-    options = {**LOCAL_SGD, "ddp_comm_state": {"start_localSGD_iter": 0}}
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        ({"buffers": "local"}, ["norm.running_mean"]),
+        ({**LOCAL_SGD, "ddp_comm_state": {"start_localSGD_iter": 0}}, ["first.weight"]),
+    ],
+    ids=["buffers", "weights"],
+)
+def test_each_rank_resumes_with_what_is_its_own(
+    tmp_path: Path, options: dict[str, Any], own: list[str]
+) -> None:
     path = str(tmp_path / "c")
     before = runtime(**options).launch(resumed_locally, path, True, quiet=True)
-    assert before[0] != before[1]
+    assert all(before[0][name] != before[1][name] for name in own)
     assert runtime(**options).launch(resumed_locally, path, False, quiet=True) == before
 
 

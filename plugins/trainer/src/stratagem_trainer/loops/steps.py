@@ -38,7 +38,7 @@ class OptimizerSteps:
         self._after_step = state.guard.after_step if state.guard.is_active else None
         # Not a call per step where there is nothing to do.
         self._does_more = finite.ends_run or self._after_step is not None or bool(state.schedules)
-        self._batch_idx = 0
+        self._batch_idx: int
 
     def step(
         self, batch_idx: int, outputs: Any = None, evaluate: Callable[[LoopOptimizer], Any] | None = None
