@@ -32,6 +32,7 @@ def test_it_is_read_through_its_descriptor(monkeypatch, is_of_process):
         refuse_own_memory(monkeypatch)
     memory = allocate(SIZE_BYTES)
     assert memory.is_of_process == is_of_process
+    assert memory.offset % 2**21 == 0  # where a huge page begins
     assert len(memory.view) == SIZE_BYTES
     content = os.urandom(SIZE_BYTES)
     memory.view[:] = content

@@ -151,11 +151,17 @@ def itself():
     return value
 
 
-def nested():
+def nested(levels):
     value = 1
-    for _ in range(150):
+    for _ in range(levels):
         value = [value]
     return value
+
+
+def test_a_hundred_levels_can_be_saved():
+    text, tensors = encode_state(nested(100), "state")
+    assert text.count(b"[") == 100
+    assert tensors == {}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +190,8 @@ def nested():
         ({"t": torch.ones(2).as_subclass(Wrapped)}, r"state\['t'\] can't be saved: it is a Wrapped"),
         ({"t": torch.empty(2, device="meta")}, r"state\['t'\] can't be saved: it is on the meta device"),
         (itself(), r"state\[0\]\['again'\] can't be saved: it contains itself"),
-        (nested(), "nested deeper than 100 levels"),
+        (nested(101), "nested deeper than 100 levels"),
+        (nested(150), "nested deeper than 100 levels"),
     ],
 )
 def test_everything_else_is_refused_by_place_and_type(value, words):

@@ -110,7 +110,7 @@ class _Encoder:
     def _container(self, value: Any, path: str) -> Any:
         if id(value) in self._open:
             raise CheckpointError(f"{path} can't be saved: it contains itself")
-        if len(self._open) > 100:
+        if len(self._open) >= 100:
             raise CheckpointError(f"{path[:80]}… can't be saved: it is nested deeper than 100 levels")
         self._open.add(id(value))
         try:
