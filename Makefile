@@ -112,7 +112,7 @@ test-ray: .venv/.ready-to-develop
 # MLflow wants other versions than constraints.txt has; of what the others depend on, the rest is there. Aim is built
 # where it has no wheel, and left out where that fails.
 LIBRARIES := accelerate peft datasets pyarrow pandas dill multiprocess ipywidgets widgetsnbextension jupyterlab_widgets \
-	trackio>=0.40 gradio_client orjson webdataset braceexpand hydra-core>=1.3 omegaconf antlr4-python3-runtime==4.9.3
+	trackio>=0.40 gradio_client orjson webdataset braceexpand hydra-core>=1.3 omegaconf<2.4 antlr4-python3-runtime==4.9.3
 AIM := aim>=3.20 aimrecords aimrocks RestrictedPython cachetools pytz fastapi starlette uvicorn websockets
 .venv/libraries/.ready: .venv/.ready-to-develop
 	@echo "$(LIBRARIES) $(AIM)" | cmp -s - $@ || { rm -rf .venv/libraries \
@@ -122,7 +122,7 @@ AIM := aim>=3.20 aimrecords aimrocks RestrictedPython cachetools pytz fastapi st
 	@echo "$(LIBRARIES) $(AIM)" > $@
 
 test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
-	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/integration/test_notebooks.py tests/integration/test_webdataset.py tests/core/data/test_pipelines.py tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
+	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/integration/test_notebooks.py tests/integration/test_hydra.py tests/integration/test_webdataset.py tests/core/data/test_pipelines.py plugins/cli/tests/test_composed.py tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
 
 # The device is C++ code, which is built once and kept in the user's cache.
 test-sim: .venv/.ready-to-develop

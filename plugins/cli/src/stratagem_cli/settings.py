@@ -173,6 +173,7 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 def _from_file(path: str) -> dict[str, Any]:
     import yaml
 
+    from stratagem_cli.composed import resolved
     from stratagem_cli.yaml_text import ExcessError, read_yaml_file
 
     try:
@@ -189,7 +190,7 @@ def _from_file(path: str) -> dict[str, Any]:
         raise ConfigError(
             f"configuration {path!r} holds a {type(content).__name__}; it must hold keys and values"
         )
-    return _layer(content, f"configuration {path!r}")
+    return _layer(resolved(path, content), f"configuration {path!r}")
 
 
 def _from_set(text: str) -> dict[str, Any]:
