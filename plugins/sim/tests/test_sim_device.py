@@ -90,6 +90,26 @@ def test_a_missing_record_stream_shows(is_recorded: bool) -> None:
     assert out == str(is_recorded)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_freed_block_is_left_as_it_is_until_its_stream_takes_it_again(waits: bool) -> None:
+    # As FSDP does it with gradients: freed while another stream reads, and taken again after a wait for that one.
+    out = run(f"""
+    main, side = torch.accelerator.current_stream(), torch.Stream(device="sim")
+    with side:
+        value = torch.ones(4, device="sim")
+    main.wait_stream(side)
+    double = value * 2
+    del value
+    if {waits}:
+        side.wait_stream(main)
+    with side:
+        other = torch.full((4,), 7.0, device="sim")
+    side.synchronize()
+    print(double.tolist() == [2.0] * 4)
+    """)
+    assert out == str(waits)
+
+
 def test_a_generator_has_a_state_that_comes_back() -> None:
     out = run("""
     torch.manual_seed(3)

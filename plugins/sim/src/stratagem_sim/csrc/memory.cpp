@@ -37,6 +37,9 @@ size_t rounded(size_t size) {
   return (size + kGranularity - 1) / kGranularity * kGranularity;
 }
 
+// A block is filled when it is taken again, in the order of its stream, and not when it is freed: until then, a device
+// leaves it as it is. FSDP relies on that: it frees gradients that another stream reads, and lets their stream wait for
+// that one before it takes the next block.
 void poison(const Block& block) {
   block.owner->enqueue([pointer = block.pointer, size = block.size] { std::memset(pointer, kPoison, size); });
 }
@@ -122,6 +125,7 @@ class Allocator final : public c10::DeviceAllocator {
     if (!free.empty()) {
       block = free.back();
       free.pop_back();
+      poison(*block);
     } else {
       if (!fits(owner.device, size)) {
         ++stats.num_alloc_retries;
@@ -173,7 +177,6 @@ class Allocator final : public c10::DeviceAllocator {
       pending_.push_back(block);
       return;
     }
-    poison(*block);
     free_[{block->owner, block->size}].push_back(block);
   }
 
@@ -186,7 +189,6 @@ class Allocator final : public c10::DeviceAllocator {
         continue;
       }
       block->uses.clear();
-      poison(*block);
       free_[{block->owner, block->size}].push_back(block);
     }
     pending_.swap(still);
@@ -199,7 +201,7 @@ class Allocator final : public c10::DeviceAllocator {
         continue;
       }
       for (auto* block : blocks) {
-        // Its poisoning may be queued still.
+        // What writes to it may be queued still.
         key.first->wait(key.first->last_ticket());
         auto& stats = stats_[key.first->device];
         stats.reserved_bytes[0].decrease(block->size);

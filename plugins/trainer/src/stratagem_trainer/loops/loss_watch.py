@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from stratagem.errors import NonFiniteError
+from stratagem_trainer.metrics.reading import local_part, numbers
 
 _LOSS = "the loss"
 _CHECK_EVERY = 64
@@ -82,7 +83,7 @@ class LossWatch:
         kept, self._kept = self._kept, []
         self._looked_at = time.perf_counter()
         if kept:
-            values = _values([tensor for _, _, tensor in kept])
+            values = numbers([tensor for _, _, tensor in kept])
             if isfinite(sum(values)):
                 return None
             for (step, name, _), value in zip(kept, values):
@@ -138,7 +139,7 @@ class FiniteCheck:
 def first_non_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """Return the first name whose tensor, as far as this rank has it, isn't finite; "" for none. Waits."""
     for name, tensor in tensors:
-        local = _local(tensor.detach())
+        local = local_part(tensor.detach())
         if not bool(torch.isfinite(local).all()):
             return name
     return ""
@@ -146,29 +147,11 @@ def first_non_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether all are finite, as far as this rank has them; waits for the device once."""
-    local = [part for part in (_local(tensor.detach()) for tensor in tensors) if part.numel()]
+    local = [part for part in (local_part(tensor.detach()) for tensor in tensors) if part.numel()]
     if not local:
         return True
     # The largest absolute value, and not a sum, which may overflow where nothing is wrong.
     return isfinite(float(nn.utils.get_total_norm(local, float("inf"))))
-
-
-def _values(tensors: Sequence[torch.Tensor]) -> list[float]:
-    """Bring one number of each tensor here, with one wait for all that are alike."""
-    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    scalars = [tensor if tensor.dim() == 0 else tensor.sum() for tensor in map(_local, tensors)]
-    for index, scalar in enumerate(scalars):
-        groups.setdefault((scalar.device, scalar.dtype), []).append(index)
-    values = [0.0] * len(scalars)
-    for indices in groups.values():
-        for index, value in zip(indices, torch.stack([scalars[index] for index in indices]).tolist()):
-            values[index] = value
-    return values
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
 
 
 def _loss_in(output: Any) -> torch.Tensor | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Union
 
 import torch
 
+from stratagem_trainer.metrics.reading import numbers
 from stratagem_trainer.metrics.reduction import Partial
 
 Value = Union[float, torch.Tensor]
@@ -94,6 +96,13 @@ def value_to_keep(value: torch.Tensor | float) -> Value:
     if not isinstance(value, torch.Tensor):
         return float(value)
     return float(value.item()) if value.is_cpu else value.detach().clone().reshape(())
+
+
+def as_floats(values: Sequence[Value]) -> list[float]:
+    """Convert logged values, waiting for the device once."""
+    at = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor)]
+    read = dict(zip(at, numbers([value for value in values if isinstance(value, torch.Tensor)])))
+    return [read[index] if index in read else float(value) for index, value in enumerate(values)]
 
 
 def as_float(value: Value) -> float:

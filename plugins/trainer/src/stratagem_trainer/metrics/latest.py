@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from stratagem_trainer.metrics.accumulator import Value, as_float
+from stratagem_trainer.metrics.accumulator import Value, as_floats
 
 if TYPE_CHECKING:
     from stratagem_trainer.metrics.scope import LogOptions
@@ -48,7 +48,7 @@ class LatestValues:
 
     def all(self) -> dict[str, float]:
         """Each key's; waits for the device."""
-        found = {name: as_float(value) for name, value in self.values.items()}
+        found = dict(zip(self.values, as_floats(list(self.values.values()))))
         self.values = {**found}
         return found
 
@@ -58,7 +58,8 @@ class LatestValues:
 
     def on_bar(self) -> dict[str, float]:
         """Those of keys that were logged with `prog_bar`; waits for the device."""
-        return {name: as_float(self.values[name]) for name in self._on_bar if name in self.values}
+        names = [name for name in self._on_bar if name in self.values]
+        return dict(zip(names, as_floats([self.values[name] for name in names])))
 
 
 def by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from stratagem_trainer.loggers.base import Logger, Row
-from stratagem_trainer.metrics.accumulator import Value, as_float
+from stratagem_trainer.metrics.accumulator import Value, as_floats
 
 FLUSH_ROWS = 256
 FLUSH_SECONDS = 1.0
@@ -37,11 +37,10 @@ class RowBuffer:
 
     def hand_out(self) -> None:
         """Hand all rows to the loggers; waits for the device."""
-        for _, _, values in self._rows:
-            for name, value in values.items():
-                if type(value) is not float:
-                    values[name] = as_float(value)
-        rows = [Row(*row) for row in self._rows]  # type: ignore[arg-type]  # they are floats now
+        numbers = iter(as_floats([value for _, _, values in self._rows for value in values.values()]))
+        rows = [
+            Row(step, epoch, {name: next(numbers) for name in values}) for step, epoch, values in self._rows
+        ]
         self._rows.clear()
         self._flushed_at = time.perf_counter()
         if rows:
