@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small import Line
 from stratagem_trainer.loops.loader_index import takes_loader_index
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -270,3 +271,23 @@ def test_a_mask_of_samples_is_no_index_of_a_loader() -> None:
 
     assert takes_loader_index(filled_up) == ""
     assert takes_loader_index(from_several) == "always"
+
+
+class TakesIndex(Line):
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[int] = []
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+        self.given.append(dataloader_idx)
+
+    def test_step(self, batch: Any, batch_idx: int, which: int = 7) -> None:
+        self.given.append(which)
+
+
+def test_a_step_gets_the_index_of_a_single_loader_only_where_it_has_no_default() -> None:
+    trainer = stratagem.Trainer(strategy="single", accelerator="cpu", logger=False, enable_progress_bar=False)
+    for stage, expected in (("validate", {0}), ("test", {7})):
+        module = TakesIndex()
+        getattr(trainer, stage)(module)
+        assert set(module.given) == expected

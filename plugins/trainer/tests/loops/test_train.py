@@ -261,11 +261,11 @@ def test_epochs_are_counted_from_one_for_schedulers(tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), 1e-3)
             scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-            return [optimizer], [{"scheduler": scheduler, "frequency": 2}]
+            return [optimizer], [{"scheduler": scheduler, "frequency": 3}]
 
     notes = Steps()
-    train(Halves(), tmp_path, max_epochs=5, limit_train_batches=1, callbacks=notes)
-    assert notes.rates == [1e-3, 1e-3, 0.5e-3, 0.5e-3, 0.25e-3]
+    train(Halves(), tmp_path, max_epochs=7, limit_train_batches=1, callbacks=notes)
+    assert notes.rates == [1e-3] * 3 + [0.5e-3] * 3 + [0.25e-3]
 
 
 def test_an_epoch_of_unknown_length_ends_with_its_batches(tmp_path: Path) -> None:
