@@ -30,7 +30,7 @@ def test_values_refer_to_others(tmp_path):
     ("text", "words"),
     [
         ("model: {width: '${model.size}'}", "can't be resolved: Interpolation key 'model.size' not found"),
-        ("model: {width: ???}", "model.width of configuration "),
+        ("model:\n  width: ???", "model.width of configuration "),
         ("model: {width: '${model.'}", "can't be resolved: "),
     ],
 )
