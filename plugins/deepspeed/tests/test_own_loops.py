@@ -40,6 +40,13 @@ ROWS: dict[str, dict[int, str]] = {
         **dict.fromkeys((0, 1), r"was changed within runtime.no_sync\(\)"),
         **dict.fromkeys((2, 3), "p.grad has no values"),
     },
+    "accumulate": {},
+    "state_round_trip": dict.fromkeys(SHARDED, "in shards, so that no rank has its state_dict"),
+    "head_replaced": {
+        **dict.fromkeys((0, 1, 2), r"setup\(\) didn't get it"),
+        3: r"was put into the module after setup\(\)",
+    },
+    "empty_parameter": {3: "has no elements"},
     "optimizer_afterwards": dict.fromkeys(ALL, r"setup\(\) got no optimizer with Sequential"),
 }
 """Row → stage → what the sentence says where it is refused."""

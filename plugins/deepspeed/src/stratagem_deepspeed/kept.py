@@ -38,6 +38,8 @@ def own_parts(
     parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
     for parameter in original_module.parameters():
         zero3: Any = parameter
+        if not hasattr(zero3, "ds_tensor"):
+            continue  # see `refuse_new_parameters`: it is whole
         part = partitioned.own_part(zero3)
         if part.numel() != zero3.ds_tensor.ds_numel:
             return []

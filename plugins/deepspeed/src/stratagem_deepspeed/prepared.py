@@ -31,6 +31,7 @@ from stratagem_deepspeed.kept import Parts, keep, own_parts
 from stratagem_deepspeed.masters import FlatViews, follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
 from stratagem_deepspeed.originals import Originals
+from stratagem_deepspeed.parameters import refuse_empty_parameters, refuse_new_parameters
 from stratagem_deepspeed.partitioned import Partitioned, empty_parameters_explained
 from stratagem_deepspeed.starting import start_engine
 
@@ -75,6 +76,8 @@ class DeepSpeedPrepared(Prepared):
         self._traces = Traces(request.module)
         output.silence_deprecations()
         parts = Parts(request.left_shards, request.collectives)
+        if self.stage == 3:
+            refuse_empty_parameters(module)
         # Before parameters are sharded, so that code that groups them by shape sees the full shapes.
         client = client_optimizer(request, configuration.makes_optimizer)
         originals = Originals((), False)
@@ -276,6 +279,8 @@ class DeepSpeedPrepared(Prepared):
                 "optimizer.step(), or choose stage 0"
             )
         self._frozen.check()
+        if self.stage == 3:
+            refuse_new_parameters(self.original_module)
         if self._gradients is not None:
             self._gradients.before_step()
         self.follow_changes()
