@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -131,10 +132,12 @@ def test_more_runs_of_a_sweep_draw_other_settings(capsys):
 
 
 def test_all_runs_fail(capsys):
-    assert (
-        sweep("--search", "level=1,2", "--set", "model.kind=raises", "--sampler", "grid", "--runs", "1") == 1
-    )
+    raising = ["--search", "level=1,2", "--set", "model.kind=raises", "--sampler", "grid"]
+    assert sweep(*raising, "--strategy", "ddp", "--slot", "1", "--slot", "2") == 1
     assert "best" not in capsys.readouterr().out
+    # Each run has the devices of a slot, instead of those of the words.
+    printed = [Path(f"found/{run}/output.log").read_text() for run in (0, 1)]
+    assert [re.search(r"^  processes +(\d)", each, re.MULTILINE)[1] for each in printed] == ["1", "2"]
 
 
 SEARCH = ("--search", "level=0:1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from stratagem_cli.settings import SECTIONS, TOP_LEVEL
@@ -76,9 +77,11 @@ class Searched:
                 f"--sampler grid tries all values of {self.key}, and got a range without a step: list them, as "
                 f"--search {self.key}=A,B,C, or use --sampler tpe"
             )
-        return [
-            self.low + index * step for index in range(1 + math.floor((self.high - self.low) / step + 1e-9))
-        ]
+        kind = int if isinstance(self.low, int) else float
+        low, high, by = (
+            Decimal(str(number)) for number in (self.low, self.high, step)
+        )  # 0.1 + 2 * 0.1 is 0.3
+        return [kind(low + index * by) for index in range(1 + int((high - low) / by))]
 
 
 def written(value: str | int | float) -> str:
