@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from stratagem_checkpoint import DirectoryCheckpointer, snapshot_memory
+from stratagem_checkpoint import DirectoryCheckpointer, memory_reader, snapshot_memory
 from stratagem_checkpoint.memory_reader import MemoryReader
 from stratagem_checkpoint.snapshot_memory import allocate
 
@@ -40,6 +40,21 @@ def test_it_is_read_through_its_descriptor(monkeypatch, is_of_process):
     assert b"".join(bytes(part) for part in reader.parts(0, SIZE_BYTES)) == content
     assert b"".join(bytes(part) for part in reader.parts(7, 2**20 + 1)) == content[7 : 2**20 + 8]
     assert list(reader.parts(5, 0)) == []
+    reader.close()
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
+def test_it_is_read_where_the_system_has_no_call_for_memory_of_other_processes(monkeypatch, error):
+    class Without:
+        def __init__(self, name):
+            if error is not AttributeError:
+                raise error("no C library to be found")
+
+    monkeypatch.setattr(memory_reader.ctypes, "CDLL", Without)
+    memory = allocate(10)
+    memory.view[:] = b"0123456789"
+    reader = MemoryReader(memory.descriptor, memory.offset, os.getppid())
+    assert b"".join(map(bytes, reader.parts(2, 5))) == b"23456"
     reader.close()
 
 
