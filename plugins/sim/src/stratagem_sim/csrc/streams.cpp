@@ -2,6 +2,7 @@
 #include "runtime.h"
 
 #include <Python.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
@@ -114,6 +115,8 @@ uint64_t StreamQueue::enqueue(std::function<void()> work) {
 }
 
 void StreamQueue::run() {
+  // Work was recorded by the host, and may write to tensors that it made in inference mode.
+  c10::InferenceMode inference;
   exchange_device(device);
   exchange_stream(stream_at(device, id));
   std::unique_lock<std::mutex> lock(mutex_);
