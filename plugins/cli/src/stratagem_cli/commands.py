@@ -16,6 +16,7 @@ OFFERED: dict[str, str] = {
     **dict.fromkeys(("fit", "validate", "test", "predict"), "stratagem-trainer"),
     **dict.fromkeys(("conformance", "new"), "stratagem-testing"),
     "checkpoint": "stratagem-convert",
+    "diff": "stratagem-diff",
     "migrate": "stratagem-lightning",
     "replay": "stratagem-capsule",
     "report": "stratagem-report",
