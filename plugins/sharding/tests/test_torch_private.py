@@ -198,6 +198,13 @@ def test_a_shard_is_reached_without_autograd_and_counts_the_writes_of_what_is_de
     assert private.local_shard(tensor.detach()) is not private.local_shard(tensor), "use DTensor.detach"
 
 
+def test_a_dtensor_is_made_of_a_shard_elsewhere_than_on_its_mesh(one_rank_mesh):
+    shard = torch.empty(3, dtype=torch.float64, device="meta")
+    made = private.with_shard(DTensor.from_local(torch.ones(3), one_rank_mesh), shard)
+    assert private.local_shard(made) is shard
+    assert (made.dtype, made.device_mesh) == (torch.float64, one_rank_mesh)
+
+
 def test_backwards_have_numbers():
     seen: list[int] = []
     x = torch.ones(1, requires_grad=True)

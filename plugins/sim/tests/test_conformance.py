@@ -20,7 +20,15 @@ pytestmark = [
     pytest.mark.sim,
     pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds"),
 ]
-OTHERS = ("ddp_sharded", "ddp_fully_sharded", "fsdp_hybrid", "ddp_bf16", "bagua_bytegrad", "diloco")
+OTHERS = (
+    "ddp_sharded",
+    "ddp_fully_sharded",
+    "fsdp_hybrid",
+    "fsdp_offload",
+    "ddp_bf16",
+    "bagua_bytegrad",
+    "diloco",
+)
 SHORT = ("parity", "accumulation", "clipping", "no_sync", "tied_weights", "save_and_load")
 
 WAIVERS = {

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from stratagem.sdk.torch_private import without_subclass_functions
-from stratagem_sharding.torch_private import local_shard
+from stratagem_sharding.torch_private import local_shard, with_shard
 from stratagem_sharding.whole_tensors import hold_whole, shard_like
 
 __all__ = ["LocalStep"]
@@ -160,9 +160,17 @@ def _as_sharded(value: Any, shard: torch.Tensor, owner: DTensor, before: Any) ->
         return value
     if isinstance(before, DTensor) and before.to_local().data_ptr() == value.data_ptr() and value.numel():
         return before
-    sharded = DTensor.from_local(
-        value, owner.device_mesh, owner.placements, run_check=False, shape=owner.shape, stride=owner.stride()
-    )
+    if value.device.type == owner.device_mesh.device_type:
+        sharded = DTensor.from_local(
+            value,
+            owner.device_mesh,
+            owner.placements,
+            run_check=False,
+            shape=owner.shape,
+            stride=owner.stride(),
+        )
+    else:
+        sharded = with_shard(owner, value)  # kept in the CPU's memory
     hold_whole([sharded])
     return sharded
 
