@@ -210,3 +210,66 @@ def test_a_run_that_ends_within_a_window_warns_unless_it_failed() -> None:
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="ended"):
             in_run(lambda *given: work(*given, fails=True))
+
+
+def test_gradients_are_dropped_after_a_last_micro_batch_without_a_loss() -> None:
+    def work(runtime: Any, model: nn.Module, optimizer: Any) -> None:
+        for place in range(3):
+            with runtime.accumulate():
+                if place < 2:
+                    take(runtime, model)
+                optimizer.step()
+                optimizer.zero_grad()
+        assert model.layer.weight.grad is None
+
+    in_run(work)
+
+
+def test_an_undivided_loss_after_zero_grad_is_refused_in_the_first_micro_batch() -> None:
+    def work(runtime: Any, model: nn.Module, optimizer: Any) -> None:
+        with runtime.accumulate():
+            optimizer.zero_grad()
+            model(X).sum().backward()
+
+    with pytest.raises(GradientError, match="micro-batch 1 of 3"):
+        in_run(work)
+
+
+def test_two_losses_with_optimizers_of_their_own_are_refused() -> None:
+    def work(runtime: Any) -> None:
+        models = [Line(), Line()]
+        prepared = [runtime.setup(each, SGD(each.parameters(), 0.1), accumulate=2) for each in models]
+        with runtime.accumulate():
+            for model, optimizer in prepared:
+                optimizer.zero_grad()
+                runtime.backward(model(X).sum(), model)
+
+    with pytest.raises(UsageError, match="twice in one micro-batch of accumulate, with several optimizers"):
+        stratagem.Runtime("single", "cpu").launch(work, quiet=True)
+
+
+def test_a_step_of_the_optimizer_that_setup_got_is_refused() -> None:
+    def work(runtime: Any) -> None:
+        model = Line()
+        given = SGD(model.parameters(), 0.1)
+        model, _ = runtime.setup(model, given, accumulate=2)
+        with runtime.accumulate():
+            take(runtime, model)
+            given.step()
+
+    with pytest.raises(UsageError, match=r"step the optimizer that setup\(\) returned"):
+        stratagem.Runtime("single", "cpu").launch(work, quiet=True)
+
+
+def test_a_window_whose_last_micro_batch_does_not_step_is_refused() -> None:
+    def work(runtime: Any, model: nn.Module, optimizer: Any) -> None:
+        for place in range(3):
+            with runtime.accumulate():
+                take(runtime, model)
+                if place < 2:
+                    optimizer.step()
+
+    with pytest.raises(
+        UsageError, match=r"SGD\.step was called in this window, and not in its last micro-batch"
+    ):
+        in_run(work)

@@ -13,6 +13,8 @@ from stratagem.strategies.loss_weights import accumulating
 from stratagem.strategies.torch_private import tensor_version
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from stratagem.strategies.prepared import Prepared
 
 
@@ -32,6 +34,10 @@ class Accumulation:
         self.is_within = False
         self._has_backward = False
         """Whether `Runtime.backward` was called in this micro-batch."""
+        self._stepped: set[int] = set()
+        """Optimizers that stepped in this micro-batch, by id."""
+        self._held: dict[int, str] = {}
+        """Those whose step was held back in this window and hasn't come since: id → name."""
         self._batch: tuple[int, ...] | None = None
         self._prepared: Sequence[Prepared] = ()
         self._before: list[tuple[int, int] | None] = []
@@ -68,8 +74,10 @@ class Accumulation:
             left = loader.batches_left if loader is not None else None
             (full,) = self.sizes
             self.position, self.length = 0, full if left is None else min(full, left + 1)
+            self._held = {}
         self.position += 1
         self.is_within, self._has_backward, self._batch, self._prepared = True, False, batch, prepared
+        self._stepped = set()
         if self.position == 1:
             self._before = self._gradients()
         try:
@@ -78,31 +86,63 @@ class Accumulation:
                     for each in prepared:
                         contexts.enter_context(each.no_sync())
                         contexts.enter_context(accumulating(each.loss_weights))
+                        for optimizer in each.optimizers:
+                            contexts.callback(optimizer.register_step_pre_hook(_refuse_step).remove)
                 yield
                 self.check()
+            if self._held and not self.is_open:
+                raise UsageError(
+                    f"{next(iter(self._held.values()))}.step was called in this window, and not in its last "
+                    f"micro-batch, number {self.length}: call step in each, or drop the gradients there by zero_grad"
+                )
         finally:
             self.is_within = False
             self._before = self._gradients()
 
     def begin_backward(self) -> float:
         """Note a backward by `Runtime.backward`, and return by what its loss is divided, unless it has a weight."""
-        if self.is_within and not self._has_backward:
+        if self.is_within and self._has_backward and self.length > 1:
+            if sum(len(each.optimizers) for each in self._prepared) > 1:
+                raise UsageError(
+                    "backward was called twice in one micro-batch of accumulate, with several optimizers: a loss "
+                    "would leave gradients in parameters of another's; add the losses, or divide them and call "
+                    "no_sync yourself"
+                )
+        elif self.is_within:
             if self.position > 1:
                 self.check()
             self._has_backward = True
         return self.length if self.is_within else 1
 
-    def drops(self) -> bool:
-        """Whether `zero_grad` of an optimizer takes effect.
+    def drops(self, optimizer: Optimizer) -> bool:
+        """Whether `zero_grad` takes effect.
 
-        It does before a window's first backward and after its last, whether the loop calls it first or last.
+        It does before a window's first backward and after its last, whether the loop calls it first or last, and
+        after a step.
         """
-        if not self.is_within:
+        if not self.is_within or id(optimizer) in self._stepped:
             return True
-        takes_effect = not self.is_open if self._has_backward else self.position == 1
-        if takes_effect and not self._has_backward:
-            self._before = []
-        return takes_effect
+        return not self.is_open if self._has_backward else self.position == 1
+
+    def note_drop(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer's gradients were dropped."""
+        self._held.pop(id(optimizer), None)
+        if self.is_within and not self._has_backward:
+            self._before = self._gradients()
+
+    def steps(self, optimizer: Optimizer) -> bool:
+        """Note that an optimizer is to step, and return whether it does.
+
+        Raises:
+            GradientError: as `check`.
+        """
+        self.check()
+        if self.holds_back:
+            self._held[id(optimizer)] = type(optimizer).__name__
+            return False
+        self._held.pop(id(optimizer), None)
+        self._stepped.add(id(optimizer))
+        return True
 
     def check(self) -> None:
         """Refuse gradients that something else than `Runtime.backward` has changed.
@@ -159,3 +199,11 @@ class Accumulation:
             for parameter in group["params"]
         ]
         return [None if each is None else (id(each), tensor_version(each)) for each in gradients]
+
+
+def _refuse_step(optimizer: Optimizer, *_: Any) -> None:
+    """Refuse a step that didn't come through the optimizer that `setup` returned, which holds it back."""
+    raise UsageError(
+        f"the {type(optimizer).__name__} that setup() got was stepped within accumulate, before the window's last "
+        "micro-batch: step the optimizer that setup() returned"
+    )

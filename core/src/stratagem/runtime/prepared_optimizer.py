@@ -80,8 +80,10 @@ class PreparedOptimizer(Optimizer):
             setattr(self.inner, name, value)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        if self._accumulation is None or self._accumulation.drops():
+        if self._accumulation is None or self._accumulation.drops(self.inner):
             drop_gradients(self.prepared, self.index, set_to_none)
+            if self._accumulation is not None:
+                self._accumulation.note_drop(self.inner)
 
     def state_dict(self) -> Any:
         return self.prepared.optimizer_state_dict(self.index)
@@ -119,8 +121,7 @@ def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None, **f
                 "step got a closure within accumulate, which holds steps back: leave accumulate out, and take all "
                 "micro-batches of the step backward in the closure, each loss divided by their number"
             )
-        self._accumulation.check()
-        if self._accumulation.is_open:
+        if not self._accumulation.steps(self.inner):
             return None
     _, loss = self._session.step(self.prepared, self.index, closure)
     self._session.guard(self.prepared).after_step()
