@@ -25,7 +25,7 @@ def test_torch_reads_a_checkpoint(checkpointer, tmp_path):
 
 
 class Noting(SafetensorsWriter):
-    """Keeps how long torch is told that each tensor is."""
+    """Keeps the length of each tensor, as torch gets it."""
 
     def finish(self, metadata, results):
         self.sizes = {each.index.fqn: each.size_in_bytes for of_rank in results for each in of_rank}

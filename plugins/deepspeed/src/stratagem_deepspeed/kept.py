@@ -39,7 +39,7 @@ def own_parts(
     for parameter in original_module.parameters():
         zero3: Any = parameter
         if not hasattr(zero3, "ds_tensor"):
-            continue  # see `refuse_new_parameters`: it is whole
+            continue  # see `check_known`: it is whole
         part = partitioned.own_part(zero3)
         if part.numel() != zero3.ds_tensor.ds_numel:
             return []

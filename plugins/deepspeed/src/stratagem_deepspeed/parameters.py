@@ -10,39 +10,9 @@ import torch
 import torch.distributed as dist
 from stratagem_sharding.shards import padded_flat_shard
 from torch import nn
-from torch.nn.parameter import is_lazy
 
-from stratagem import CombinationError
 from stratagem_deepspeed.deepspeed_private import stage3_of
 from stratagem_deepspeed.swapping import write_shard
-
-
-def refuse_empty_parameters(original_module: nn.Module) -> None:
-    """Refuse parameters without elements, which stage 3 can't gather.
-
-    Raises:
-        CombinationError: names one.
-    """
-    for name, parameter in original_module.named_parameters():
-        if not parameter.numel() and not is_lazy(parameter):
-            raise CombinationError(
-                f"parameter {name!r} has no elements, and deepspeed's stage 3 can't gather such a one: leave it out "
-                "of the module, or choose stage 2"
-            )
-
-
-def refuse_new_parameters(original_module: nn.Module) -> None:
-    """Refuse parameters that were put into the module after `setup`, where the engine at stage 3 lacks them.
-
-    Raises:
-        CombinationError: names one.
-    """
-    for name, parameter in original_module.named_parameters():
-        if not hasattr(parameter, "ds_tensor"):
-            raise CombinationError(
-                f"parameter {name!r} was put into the module after setup(), and deepspeed's stage 3 shards what is "
-                "there at the start: replace layers before setup(), or choose strategy ddp or fsdp"
-            )
 
 
 class Parameters:

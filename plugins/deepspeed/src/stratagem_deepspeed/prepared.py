@@ -31,8 +31,8 @@ from stratagem_deepspeed.kept import Parts, keep, own_parts
 from stratagem_deepspeed.masters import FlatViews, follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
 from stratagem_deepspeed.originals import Originals
-from stratagem_deepspeed.parameters import refuse_empty_parameters, refuse_new_parameters
 from stratagem_deepspeed.partitioned import Partitioned, empty_parameters_explained
+from stratagem_deepspeed.refusals import check_elements, check_known
 from stratagem_deepspeed.starting import start_engine
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class DeepSpeedPrepared(Prepared):
         output.silence_deprecations()
         parts = Parts(request.left_shards, request.collectives)
         if self.stage == 3:
-            refuse_empty_parameters(module)
+            check_elements(module)
         # Before parameters are sharded, so that code that groups them by shape sees the full shapes.
         client = client_optimizer(request, configuration.makes_optimizer)
         originals = Originals((), False)
@@ -280,7 +280,7 @@ class DeepSpeedPrepared(Prepared):
             )
         self._frozen.check()
         if self.stage == 3:
-            refuse_new_parameters(self.original_module)
+            check_known(self.original_module)
         if self._gradients is not None:
             self._gradients.before_step()
         self.follow_changes()

@@ -7,8 +7,9 @@ import tempfile
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from stratagem import CheckpointError, ConfigError, PrecisionError
+from stratagem import CheckpointError, CombinationError, ConfigError, PrecisionError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -191,3 +192,31 @@ def check_engine_checkpoint(folder: str | None) -> None:
         raise CheckpointError(
             f"engine_checkpoint={folder!r} isn't a folder: give the one that DeepSpeed's save_checkpoint was given"
         )
+
+
+def check_elements(original_module: nn.Module) -> None:
+    """Refuse parameters without elements, which stage 3 can't gather.
+
+    Raises:
+        CombinationError: names one.
+    """
+    for name, parameter in original_module.named_parameters():
+        if not parameter.numel() and not is_lazy(parameter):
+            raise CombinationError(
+                f"parameter {name!r} has no elements, and deepspeed's stage 3 can't gather such a one: leave it out "
+                "of the module, or choose stage 2"
+            )
+
+
+def check_known(original_module: nn.Module) -> None:
+    """Refuse parameters that were put into the module after `setup`, where the engine at stage 3 lacks them.
+
+    Raises:
+        CombinationError: names one.
+    """
+    for name, parameter in original_module.named_parameters():
+        if not hasattr(parameter, "ds_tensor"):
+            raise CombinationError(
+                f"parameter {name!r} was put into the module after setup(), and deepspeed's stage 3 shards what is "
+                "there at the start: replace layers before setup(), or choose strategy ddp or fsdp"
+            )

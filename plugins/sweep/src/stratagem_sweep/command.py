@@ -22,7 +22,7 @@ _REFUSED = {
     "run_dir": "each run has its own folder in the sweep's: name that with --sweep-dir",
     "on": "a sweep starts its runs on this machine",
     "print_config": "the runs' configurations differ: stratagem fit --print-config prints one",
-    "ckpt_path": "each run of a sweep begins anew, or goes on from its own checkpoint; "
+    "ckpt_path": "each run of a sweep starts without a checkpoint, or goes on from its own checkpoint; "
     "--set trainer.initial_weights=PATH begins with weights",
 }
 """Keywords of `fit` that a sweep decides → why."""
