@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from step_traffic import LAYER_BYTES, NORM_BYTES, STATISTICS_BYTES, DriftsAt, Layers, inputs, sent
+from torch import Tensor, nn
 
 from stratagem import CombinationError, Runtime
 from stratagem.errors import DataError, WorkerError
@@ -225,6 +226,47 @@ def frozen_apart(live: Runtime) -> None:
 def test_what_is_not_averaged_is_compared_under_local_sgd() -> None:
     with pytest.raises(WorkerError, match=r"parameter 'norm\.bias'"):
         runtime(check_replicas_every=1, **LOCAL_SGD).launch(frozen_apart, quiet=True)
+
+
+def frozen_before_the_first_forward(live: Runtime) -> list[float]:
+    net = Layers()
+    live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    net.norm.requires_grad_(False)
+    live.backward(net.second.bias.square().sum())
+    assert net.second.bias.grad is not None
+    torch.testing.assert_close(net.second.bias.grad, 2 * net.second.bias.detach())
+    return net.second.bias.grad.tolist()
+
+
+@pytest.mark.parametrize("options", [{"devices": 1}, LOCAL_SGD], ids=["one process", "local"])
+def test_parameters_are_frozen_freely_before_the_first_forward(options: dict[str, Any]) -> None:
+    assert any(runtime(**options).launch(frozen_before_the_first_forward, quiet=True))
+
+
+class Squares(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Layers().first
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.layer(x).square().mean()
+        return loss
+
+
+def whole_step(live: Runtime) -> Any:
+    net = Squares()
+    net(inputs(live.rank)).backward()
+    own = net.layer.bias.grad
+    net.zero_grad()
+    live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    live._prepared[0].forward_backward(inputs(live.rank))
+    return live.collectives.gather_objects((own, net.layer.bias.grad))
+
+
+def test_a_loss_that_comes_without_a_divisor_is_not_divided() -> None:
+    (one, first), (other, second) = runtime().launch(whole_step, quiet=True)
+    torch.testing.assert_close(first, (one + other) / 2)
+    assert torch.equal(first, second)
 
 
 def averaged_ranks(live: Runtime) -> int:

@@ -157,7 +157,7 @@ class DirectoryReader(CheckpointReader):
                 f"tensor {key!r} is {info.dtype} in {self._shown} and can't be read into {target.dtype}, "
                 "which would drop its imaginary part; load it into a complex tensor"
             )
-        if target.device.type == "meta":
+        if target.is_meta:
             raise CheckpointError(
                 f"tensor {key!r} can't be filled: it is on the meta device; materialize it first"
             )

@@ -80,7 +80,7 @@ def refusal(tensor: torch.Tensor) -> str | None:
         return f"has dtype {tensor.dtype}; allowed are {', '.join(DTYPES)}"
     if tensor.layout != torch.strided:
         return f"has layout {tensor.layout}; convert it with to_dense()"
-    if tensor.device.type == "meta":
+    if tensor.is_meta:
         return "is on the meta device and has no values; materialize it first"
     return None
 

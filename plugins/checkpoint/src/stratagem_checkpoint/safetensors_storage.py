@@ -14,7 +14,6 @@ import torch
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
-    MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
@@ -157,11 +156,16 @@ class SafetensorsReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        # Chunks of a tensor don't overlap and aren't empty, so that no two have the same offsets.
         readable = self._manifest.readable()
+        chunks = {
+            name: {chunk.offsets: chunk for chunk in readable[name].chunks}
+            for name in {item.storage_index.fqn for item in plan.items}
+        }
         parts = [
             Part(
                 item.storage_index.fqn,
-                _find_chunk(readable[item.storage_index.fqn], item.storage_index),
+                chunks[item.storage_index.fqn][tuple(item.storage_index.offset or ())],
                 item.storage_offsets,
                 partial(planner.resolve_tensor, item),
                 partial(planner.commit_tensor, item),
@@ -192,14 +196,3 @@ def _storage_metadata(tensor: TensorRecord) -> TensorStorageMetadata:
             for chunk in tensor.chunks
         ],
     )
-
-
-def _find_chunk(tensor: TensorRecord, index: MetadataIndex) -> ChunkRecord:
-    hint = index.index
-    if (
-        hint is not None
-        and hint < len(tensor.chunks)
-        and tensor.chunks[hint].offsets == tuple(index.offset or ())
-    ):
-        return tensor.chunks[hint]
-    return next(chunk for chunk in tensor.chunks if chunk.offsets == tuple(index.offset or ()))

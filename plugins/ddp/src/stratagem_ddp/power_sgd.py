@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -115,12 +115,18 @@ class PowerSGDMemory:
                 factors.update(_split(found, sizes))
         return errors, factors
 
-    def saved(self) -> tuple[Named, Named, Mapping[str, Any]]:
-        """Return copies of all that `restore` restores."""
+    def rollback(self) -> Callable[[], None]:
+        """Return what takes back all that is remembered from now on; between two backwards."""
         errors, factors = (
             {name: value.clone() for name, value in each.items()} for each in self.remembered()
         )
-        return errors, factors, self.counters()
+        counters = self.counters()
+
+        def take_back() -> None:
+            self.forget_layout()
+            self.restore(errors, factors, counters)
+
+        return take_back
 
     def forget_layout(self) -> None:
         """Keep what is remembered by name alone, as for other buckets; between two backwards."""

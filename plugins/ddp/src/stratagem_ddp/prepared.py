@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
@@ -155,7 +156,6 @@ class DDPPrepared(TrackedGradients):
 
     def _reduce_without_loss(self) -> None:
         """Reduce what this window's other micro-batches left; leave no gradient where no rank had a loss."""
-        memory = self._hook_state if isinstance(self._hook_state, PowerSGDMemory) else None
         if self._has_loss:
             self._tracked.reduce_without_loss(super().backward)
             self._note_average()
@@ -163,16 +163,16 @@ class DDPPrepared(TrackedGradients):
         # Sent before the reduction, which no rank finishes before all have come to it, and read after it.
         name, size = self._group_without_loss()
         self._exchange.announce(name)
-        remembered = memory.saved() if memory is not None else None
+        state = self._hook_state
+        forget = state.rollback() if isinstance(state, PowerSGDMemory) else None
         self._tracked.reduce_without_loss(super().backward)
         self._wait_for_device()
         self._note_average()
         if self._exchange.announced(name) < size:
             return
         self._tracked.drop_gradients()
-        if memory is not None and remembered is not None:
-            memory.forget_layout()
-            memory.restore(*remembered)
+        if forget is not None:
+            forget()
 
     def _group_without_loss(self) -> tuple[str, int]:
         """Return a name for this window among the ranks that average their gradients, and how many these are."""
@@ -326,9 +326,12 @@ class DDPPrepared(TrackedGradients):
             if isinstance(self._hook_state, PostLocalSGDState):
                 self._hook_state.iter = min(self._local.steps, self._hook_state.start_localSGD_iter)
         if isinstance(self._hook_state, PowerSGDMemory) and "power_sgd" in hidden:
-            errors = [self._read(reader, f"{OWN}{rank}/error/") for rank in self._ranks(reader)]
+            errors: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+            for rank in self._ranks(reader):
+                for name, error in self._read(reader, f"{OWN}{rank}/error/").items():
+                    errors[name].append(error)
             # What another number of ranks lost is distributed: its mean is what gradients lack.
-            mean = {name: torch.stack([each[name] for each in errors]).mean(0) for name in errors[0]}
+            mean = {name: torch.stack(of_ranks).mean(0) for name, of_ranks in errors.items()}
             self._hook_state.restore(mean, self._read(reader, FACTORS), hidden["power_sgd"])
 
     def restore_module(self) -> None:

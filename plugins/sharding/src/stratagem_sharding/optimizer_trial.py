@@ -291,7 +291,7 @@ def _stand_ins(
             is_new = (settings, kind) not in seen
             seen.add((settings, kind))
             shape = _small(parameter.shape) if is_new else tuple(min(2, side) for side in parameter.shape)
-            device = "cpu" if parameter.device.type == "meta" else parameter.device
+            device = "cpu" if parameter.is_meta else parameter.device
             for factor in factors:
                 empty = torch.empty(shape, dtype=_wide(parameter.dtype, dtype), device=device)
                 stand_ins.append(factor * _random(empty, generator))

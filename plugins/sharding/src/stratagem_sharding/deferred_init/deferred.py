@@ -200,7 +200,7 @@ def _with_meta(root: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
 
 
 def _is_meta(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "meta"
+    return isinstance(value, torch.Tensor) and value.is_meta
 
 
 def _ref(tensor: torch.Tensor) -> _Ref:
