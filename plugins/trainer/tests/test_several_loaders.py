@@ -239,6 +239,31 @@ def test_an_evaluation_may_read_loaders_side_by_side(tmp_path: Path) -> None:
         trainer(tmp_path).predict(module, combined)
 
 
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_hooks_of_transfers_get_the_index_of_the_loader(tmp_path: Path, stage: str) -> None:
+    indices = []
+
+    class Moved(Reader):
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            indices.append(dataloader_idx)
+            return batch
+
+    getattr(trainer(tmp_path / "one"), stage)(Moved(), loader(0, 4))
+    getattr(trainer(tmp_path / "two"), stage)(Moved(), [loader(0, 4), loader(10, 12)])
+    assert indices == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("stage", "setting"), [("validate", "val"), ("test", "test"), ("predict", "predict")]
+)
+def test_a_limit_that_leaves_nothing_is_refused_by_its_name(tmp_path: Path, stage: str, setting: str) -> None:
+    run = trainer(tmp_path, **{f"limit_{setting}_batches": 0.1})
+    with pytest.raises(
+        ConfigError, match=rf"none of the 2 batches of a loader: raise limit_{setting}_batches"
+    ):
+        getattr(run, stage)(Reader(), loader(0, 4))
+
+
 def test_predictions_are_a_list_for_each_loader(tmp_path: Path) -> None:
     run = trainer(tmp_path)
     predicted = run.predict(Reader(), [loader(0, 3), loader(10, 12)])

@@ -158,10 +158,17 @@ class TrainerSettings:
         """The limit of "train", "validate", "test" or "predict"."""
         if self.overfit_batches and stage in ("train", "validate"):
             return self.overfit_batches
-        limit: Limit = getattr(self, f"limit_{'val' if stage == 'validate' else stage}_batches")
+        limit: Limit = getattr(self, LIMITS[stage])
         return limit
 
 
+LIMITS = {
+    "train": "limit_train_batches",
+    "validate": "limit_val_batches",
+    "test": "limit_test_batches",
+    "predict": "limit_predict_batches",
+}
+"""Stage → the setting that limits its batches."""
 _LEAST = {
     "accumulate_grad_batches": 1,
     "global_batch_size": 1,

@@ -18,7 +18,7 @@ from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader
 from stratagem_trainer.loops.predictions import in_order
 from stratagem_trainer.metrics.metric_objects import states_kept
 from stratagem_trainer.metrics.preview import show_so_far
-from stratagem_trainer.settings import limited
+from stratagem_trainer.settings import LIMITS, limited
 from stratagem_trainer.stage.seeding import random_numbers_kept
 from stratagem_trainer.stage.state import STEPS, StageState
 
@@ -162,9 +162,8 @@ def num_batches(state: StageState, data: EvalLoader, stage: str) -> int | None:
     limit, count = state.settings.limit(stage), data.num_batches
     left = limited(count, limit)
     if left == 0 and count and limit:
-        name = "val" if stage == "validate" else stage
         raise ConfigError(
-            f"a limit of {limit} leaves none of the {count} batches of a loader: raise limit_{name}_batches, or "
+            f"a limit of {limit} leaves none of the {count} batches of a loader: raise {LIMITS[stage]}, or "
             "overfit_batches, or give 0 to run none"
         )
     return left

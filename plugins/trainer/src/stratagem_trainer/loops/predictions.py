@@ -22,7 +22,7 @@ class _CannotSplitError(Exception):
     pass
 
 
-def in_order(data: EvalLoader, parts: list[list[Any]], warns: bool = True) -> list[Any]:
+def in_order(data: EvalLoader, parts: list[list[Any]], *, warns: bool) -> list[Any]:
     """Return all ranks' predictions in the order of the data.
 
     Args:

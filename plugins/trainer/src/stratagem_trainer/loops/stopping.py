@@ -52,8 +52,9 @@ class Stop:
             state.should_stop = bool(collectives.all_reduce(late, "max").item())
         if not state.should_stop:
             return False
-        least_epochs, least_steps = state.settings.min_epochs or 0, state.settings.min_steps or 0
-        return state.progress.epoch >= least_epochs and state.progress.step >= least_steps
+        settings, progress = state.settings, state.progress
+        minimums = (settings.min_epochs, progress.epoch), (settings.min_steps, progress.step)
+        return all(minimum is None or done >= minimum for minimum, done in minimums)
 
     def _is_last_step(self) -> bool:
         return self._steps is not None and self._state.progress.all_steps >= self._steps
