@@ -8,6 +8,7 @@ import pytest
 import torch
 from stratagem_checkpoint import DirectoryCheckpointer, memory_reader, snapshot_memory
 from stratagem_checkpoint.memory_reader import MemoryReader
+from stratagem_checkpoint.snapshot import SnapshotBuffer
 from stratagem_checkpoint.snapshot_memory import allocate
 
 from stratagem import Checkpoint, LocalCollectives
@@ -139,3 +140,18 @@ def test_saves_where_a_process_may_not_read_itself(monkeypatch, tmp_path):
             assert bool((read == size).all())
     finally:
         background.close()
+
+
+def test_memory_is_kept_until_a_save_needs_more():
+    buffer = SnapshotBuffer()
+    assert buffer.reserve({"a": bytes(100_000)})
+    memory = buffer.memory
+    assert not buffer.reserve({"a": bytes(100_000)})
+    assert not buffer.reserve({"a": bytes(10)})
+    assert buffer.memory is memory
+    larger = {"a": b"z" * 200_000}
+    assert buffer.reserve(larger)
+    assert buffer.memory is not memory
+    (span,) = buffer.take(larger)
+    assert bytes(buffer.memory.view[span.start : span.start + span.size_bytes]) == larger["a"]
+    buffer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import stratagem
-from stratagem.errors import ConfigError, DataError, LoggingError
+from stratagem.errors import ConfigError, DataError, LoggingError, WorkerError
 
 
 def loader(start: int, stop: int, size: int = 2, shuffle: bool = False) -> Any:
@@ -239,12 +240,35 @@ def test_an_evaluation_may_read_loaders_side_by_side(tmp_path: Path) -> None:
         trainer(tmp_path).predict(module, combined)
 
 
+class Sums(Reader):
+    """Predicts a number per batch; one of its ranks doesn't take warnings for errors."""
+
+    def __init__(self, quiet_rank: int) -> None:
+        super().__init__()
+        self.quiet_rank = quiet_rank
+
+    def on_predict_start(self) -> None:
+        if self.global_rank == self.quiet_rank:
+            warnings.simplefilter("ignore")
+
+    def predict_step(self, batch: Any, batch_idx: int) -> float:  # type: ignore[override]  # a number per batch
+        return float(batch.sum())
+
+
+def test_the_first_process_alone_warns_of_predictions_out_of_order(tmp_path: Path) -> None:
+    run = trainer(tmp_path, strategy="ddp", devices=2, strategy_options={"start_method": "fork"})
+    assert run.predict(Sums(quiet_rank=0), loader(0, 8)) == [2.0, 4.0, 10.0, 12.0]
+    with pytest.raises(WorkerError, match=r"rank 0 .* UserWarning: predictions can't be split into samples"):
+        run.predict(Sums(quiet_rank=1), loader(0, 8))
+
+
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
 def test_hooks_of_transfers_get_the_index_of_the_loader(tmp_path: Path, stage: str) -> None:
     indices = []
 
     class Moved(Reader):
         def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            assert isinstance(batch, Tensor)
             indices.append(dataloader_idx)
             return batch
 

@@ -11,6 +11,7 @@ import torch
 from by_hand import train
 from small import Closure, Line, samples
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 import stratagem
 from stratagem.errors import ConfigError, DataError
@@ -88,6 +89,15 @@ def test_the_partial_window_is_stepped_and_nothing_leaks(
     by_hand(plain, [[next(rest) for _ in range(size)] for size in expected], 3)
     for ours, theirs in zip(module.parameters(), plain.parameters()):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("count", [11, 12, 19])
+def test_each_sample_of_a_global_batch_counts_alike(tmp_path: Path, count: int) -> None:
+    module, plain, data = Plain(), Plain(), samples(count)
+    train_own(module, tmp_path, DataLoader(data, 4), max_epochs=1, global_batch_size=12)
+    by_hand(plain, [[data[:12]], [data[12:]]] if count > 12 else [[data[:]]], 1)
+    for ours, theirs in zip(module.parameters(), plain.parameters()):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_two_ranks_of_unequal_streams_end_together_with_a_partial_window(tmp_path: Path) -> None:

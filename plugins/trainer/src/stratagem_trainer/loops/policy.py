@@ -151,8 +151,6 @@ class LoopPolicy:
             micro_batches: of a whole step; an epoch's last one may be smaller.
             last_share: samples of this step's last micro-batch, relative to those of the others.
         """
-        if last_share == 1.0:
-            return [size] * size
         whole = size - 1 + last_share
         return [*[whole] * (size - 1), whole / last_share]
 
