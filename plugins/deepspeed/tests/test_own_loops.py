@@ -33,6 +33,8 @@ ROWS: dict[str, dict[int, str]] = {
     "weights_normalized": {3: OUTSIDE},
     "weights_by_vector": {3: OUTSIDE},
     "zero_grad_of_its_own": dict.fromkeys(ALL, "overrides zero_grad"),
+    "members_of_groups_changed": dict.fromkeys(SHARDED, "decide at the start what each group steps"),
+    "graph_of_blocks_twice": {**dict.fromkeys(SHARDED, "a second backward came after"), 0: CALL},
     "states_read": dict.fromkeys(SHARDED, "optimizer.state was read or changed"),
     "frozen_after_the_forward": dict.fromkeys(SHARDED, "between a forward and its backward"),
     "gradients_in_one_buffer": {**dict.fromkeys((0, 1, 2), "part of a larger tensor"), 3: OUTSIDE},
@@ -58,7 +60,7 @@ def test_a_loop_equals_one_process_or_is_refused(stage: int) -> None:
     check_rows(f"deepspeed_stage_{stage}", list(ROWS), refused, **SMALL)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("stage", ALL)
 def test_gradients_of_a_module_without_an_optimizer_are_refused(stage: int) -> None:
     row = "without_an_optimizer_raw"
     check_rows(f"deepspeed_stage_{stage}", [row], {row: r"setup\(\) got no optimizer with"}, **SMALL)

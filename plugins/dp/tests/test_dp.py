@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import stratagem
+from stratagem.errors import DataError
 
 
 def trainer(folder: Path, devices: int, strategy: Any = "dp", **how: Any) -> stratagem.Trainer:
@@ -156,6 +157,37 @@ def test_a_raw_loop_gets_whole_outputs(tmp_path: Path) -> None:
     torch.testing.assert_close(output, net(x))
     expected = torch.autograd.grad(net(x).square().mean(), net.weight)[0]
     torch.testing.assert_close(net.weight.grad, expected)
+
+
+class Hidden(torch.nn.Module):
+    """Keeps something for each sample of a batch."""
+
+    hidden: Tensor
+
+    def __init__(self, samples: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+        self.register_buffer("hidden", torch.zeros(samples, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x + self.hidden)
+        return result
+
+
+def test_a_buffer_with_a_row_for_each_sample_is_refused() -> None:
+    def loop(runtime: stratagem.Runtime, samples: int, columns: int) -> None:
+        net = Hidden(samples)
+        module, _ = runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        module(torch.randn(6, columns))
+
+    runtime = stratagem.Runtime(strategy="dp", accelerator="cpu", devices=2)
+    with pytest.raises(DataError, match=r"^buffer 'hidden' has 6 rows, .* each device gets 3 of them"):
+        runtime.launch(loop, 6, 4, quiet=True)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        runtime.launch(loop, 5, 4, quiet=True)
+    runtime.launch(loop, 3, 4, quiet=True)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        runtime.launch(loop, 6, 5, quiet=True)
 
 
 class Where(Line):

@@ -7,12 +7,14 @@ from typing import Any, NoReturn
 from weakref import ref
 
 import torch
+from stratagem_sharding.held_gradient import HeldGradient
 from stratagem_sharding.torch_private import backward_number, view_base
 from torch import nn
 
 from stratagem.errors import GradientError
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_deepspeed.deepspeed_private import (
+    OUTPUT_PROLOGUE,
     PROLOGUE,
     as_plain_tensors,
     put_back,
@@ -49,11 +51,12 @@ class Backwards:
         self._forward_came = False
         self._number: int | None = None
         self._prologue = replace(engine, PROLOGUE, self._begin_any)
+        self._each_output = replace(engine, OUTPUT_PROLOGUE, self._begin_at_output)
 
     def remove(self) -> None:
         """Let go of the engine."""
-        put_back(self._engine, PROLOGUE)
-        del self._engine, self._prologue, self._before_direct
+        put_back(self._engine, PROLOGUE, OUTPUT_PROLOGUE)
+        del self._engine, self._prologue, self._each_output, self._before_direct
 
     def note_forward(self) -> None:
         """A forward begins whose backward may come."""
@@ -165,6 +168,12 @@ class Backwards:
             self.begin()
         self._prologue()
 
+    def _begin_at_output(self, gradient: torch.Tensor) -> Any:
+        # The engine calls the other one for the first backward of a graph alone.
+        if self._stage and not runs_own_backward(self._engine):
+            self.begin()
+        return self._each_output(gradient)
+
     def _refuse_failed(self) -> None:
         if self._failed:
             raise GradientError(
@@ -173,19 +182,25 @@ class Backwards:
             )
 
 
-def refuse_gradients(module: nn.Module) -> list[Any]:
+def refuse_gradients(module: nn.Module, engine: Any = None) -> list[Any]:
     """Let a backward through a module that no optimizer was set up with raise; return the handles of its hooks.
 
     The engine averages the gradients of what it trains: those of this module would be each rank's own.
+
+    Args:
+        module: the user's.
+        engine: which gathers its parameters, at stage 3; it would refuse in its own words.
     """
 
-    def refuse(_: torch.Tensor) -> NoReturn:
+    def refuse(*_: torch.Tensor) -> NoReturn:
         raise GradientError(
             f"a backward went through the parameters of a {type(module).__name__} that setup() got no optimizer "
             "with, and deepspeed trains with the one that it gets there: pass it to setup() with the module, freeze "
             "the parameters by requires_grad_(False), or choose strategy ddp"
         )
 
+    if engine is not None:
+        replace(engine, PROLOGUE, refuse)
     with as_plain_tensors():
         return [p.register_hook(refuse) for p in module.parameters() if p.requires_grad]  # type: ignore[no-untyped-call]  # torch has none
 
@@ -247,21 +262,14 @@ def dropped_within_window() -> GradientError:
     )
 
 
-class HeldGradient(torch.Tensor):
-    """In the place of a gradient that the engine holds: has no values, and refuses whatever is done with it.
+class EngineGradient(HeldGradient):
+    """In the place of a gradient that the engine holds."""
 
-    Without it `p.grad` would be None, and torch's clipping, or a norm over existing gradients, would do nothing.
-    """
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> NoReturn:
-        raise GradientError(
-            "deepspeed's stages 1 to 3 hold the gradients after a backward, in shards, and p.grad has no values that "
-            "could be read or changed: clip by runtime.clip(optimizer, ...) with clipping=Clipping(max_norm=...) in "
-            "setup, or choose strategy ddp"
-        )
+    sentence = (
+        "deepspeed's stages 1 to 3 hold the gradients after a backward, in shards, and p.grad has no values that "
+        "could be read or changed: clip by runtime.clip(optimizer, ...) with clipping=Clipping(max_norm=...) in "
+        "setup, or choose strategy ddp"
+    )
 
 
 class HeldGradients:
@@ -303,8 +311,7 @@ class HeldGradients:
             for parameter in self._parameters:
                 if parameter.grad is None:
                     shape = getattr(parameter, "ds_shape", parameter.shape)
-                    nothing = parameter.data.new_empty(()).expand(shape)
-                    self._put(parameter, nothing.as_subclass(HeldGradient))
+                    self._put(parameter, EngineGradient.like(parameter, shape))
                     self._placed.append(parameter)
 
     def was_dropped(self) -> bool:

@@ -15,7 +15,7 @@ from torch import nn
 
 REDUCE, COMPLETE = "reduce_ready_partitions_and_remove_grads", "independent_gradient_partition_epilogue"
 STEP_GROUP = "_optimizer_step"
-PROLOGUE = "_backward_prologue"
+PROLOGUE, OUTPUT_PROLOGUE = "_backward_prologue", "_backward_prologue_per_tensor"
 REDUCE_ALL, UPDATE_HALVES = "buffered_allreduce_fallback", "update_lp_params"
 REPLACED = {
     ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer", REDUCE): ("param", "i"),
@@ -26,6 +26,7 @@ REPLACED = {
     ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3", STEP_GROUP): ("sub_group_id",),
     ("deepspeed.runtime.bf16_optimizer", "BF16_Optimizer", UPDATE_HALVES): (),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", PROLOGUE): (),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine", OUTPUT_PROLOGUE): ("grad",),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", REDUCE_ALL): ("grads", "elements_per_buffer"),
 }
 """The engine's methods that objects of it get another in the place of, by module and class, with their arguments.

@@ -231,7 +231,7 @@ class Gradients:
         self._idle.check()
 
     def take_stand_ins_away(self) -> None:
-        """Take `HeldGradient`s away, before autograd or the engine look at gradients.
+        """Take `EngineGradient`s away, before autograd or the engine look at gradients.
 
         Raises:
             GradientError: the user's code has dropped one within a window of micro-batches.

@@ -27,6 +27,7 @@ from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
 from stratagem_deepspeed.frozen import Frozen
+from stratagem_deepspeed.groups import guard, take_guards_away
 from stratagem_deepspeed.kept import Parts, keep, own_parts
 from stratagem_deepspeed.masters import FlatViews, follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
@@ -117,7 +118,7 @@ class DeepSpeedPrepared(Prepared):
                 self.engine, self.stage, self._take_stand_ins_away, request.original_module.named_parameters()
             )
         elif not request.loop.training and request.steps is None and self._world_size > 1:
-            self._untrained = refuse_gradients(module)
+            self._untrained = refuse_gradients(module, self.engine)
         self._window_gradients = WindowGradients(request.original_module.named_parameters())
         self._gradients = (
             follow_gradients(self.engine, self.stage, names, request, self._backwards)
@@ -140,6 +141,7 @@ class DeepSpeedPrepared(Prepared):
         self._frozen = Frozen(names, {n: parameters[n] for n in sorted(frozen)}, optimizers, self.stage)
         views = optimizers and self.stage in (1, 2)
         self._flat_views = FlatViews([parameters[name] for name in trained] if views else ())
+        self._guard_groups()
         self._partitioned: Partitioned | None = None
         if self.stage == 3:
             steps = [parameters[name] for name in trained]
@@ -285,11 +287,16 @@ class DeepSpeedPrepared(Prepared):
             self._gradients.before_step()
         self.follow_changes()
         self.engine.step()
+        self._guard_groups()
         if self._partitioned is not None:
             self._partitioned.note_step()
         if self._backwards is not None:
             self._backwards.forget()
         return bool(self.engine.was_step_applied())
+
+    def _guard_groups(self) -> None:
+        if self.stage and self._backwards is not None:
+            guard(self.optimizers)
 
     def follow_changes(self) -> None:
         """Give the engine what has been written into parameters since its last step."""
@@ -371,7 +378,8 @@ class DeepSpeedPrepared(Prepared):
 
     def save_engine(self, folder: str, tag: str | None = None) -> None:
         """Write a checkpoint in DeepSpeed's own format, which is made of pickles. Collective."""
-        native.save(self.engine, folder, tag, self._paused)
+        with self._plain_groups():
+            native.save(self.engine, folder, tag, self._paused)
 
     def load_engine(self, folder: str, tag: str | None = None, *, model_only: bool = False) -> None:
         """Read a checkpoint in DeepSpeed's own format, and run the code in its pickles. Collective.
@@ -379,9 +387,18 @@ class DeepSpeedPrepared(Prepared):
         Raises:
             CheckpointError: there is none, or it is of another number of processes.
         """
-        native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)
+        with self._plain_groups():
+            native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)
         if self._partitioned is not None:
             self._partitioned.note_step()
+
+    @contextmanager
+    def _plain_groups(self) -> Iterator[None]:
+        take_guards_away(self.optimizers)
+        try:
+            yield
+        finally:
+            self._guard_groups()
 
     def restore_module(self) -> None:
         self._equal_buffers.make_equal()
@@ -392,6 +409,7 @@ class DeepSpeedPrepared(Prepared):
         whole: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         if self.stage == 3 and self._world_size == 1:
             whole = self._checkpoint.whole_parameters()
+        take_guards_away(self.optimizers)
         super().release()
         del self._checkpoint, self._flat_views
         engine, self.engine = self.engine, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -64,7 +65,8 @@ class SplitModule(nn.Module):
                 if isinstance(original_module, Module)
                 else nullcontext()
             )
-            with logging, _frozen_before() if outputs else nullcontext():
+            refusals = self._of_whole_batch(size, sum(each for _, each in parts))
+            with logging, refusals, _frozen_before() if outputs else nullcontext():
                 outputs.append(module(*part_args, **part_kwargs))
         for replica in replicas:
             replica.refuse_other_changes(self._original[0])
@@ -72,6 +74,23 @@ class SplitModule(nn.Module):
             logs.replay(self._original[0])
         end = self.step_end_fns.get(args[0]) if self.step_end_fns else None
         return _merged(outputs, [size for _, size in parts]) if end is None else end(outputs)
+
+    @contextmanager
+    def _of_whole_batch(self, size: int, batch: int) -> Iterator[None]:
+        """Say in a sentence that torch can't compute with a part's samples beside a buffer for all of the batch."""
+        try:
+            yield
+        except RuntimeError as error:
+            if size == batch or not {str(size), str(batch)}.issubset(re.findall(r"\d+", str(error))):
+                raise
+            for name, buffer in self._original[0].named_buffers():
+                if buffer.dim() and len(buffer) == batch:
+                    raise DataError(
+                        f"buffer {name!r} has {batch} rows, as many as the batch has samples, and each device gets "
+                        f"{size} of them or fewer (torch: {error}): give forward such states as an argument, which "
+                        "is split with the batch, or choose strategy='ddp'"
+                    ) from error
+            raise
 
     def _called(self, replica: Replica, device: torch.device) -> tuple[nn.Module, nn.Module]:
         """Return copies on `device` of what is called, and of the user's module in it."""

@@ -84,6 +84,7 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
         super().backward(loss, **kwargs)
         if self._reducer.is_on:
             self._reducer.finish()
+            self._hold()
 
     def abandon_backward(self) -> None:
         super().abandon_backward()
@@ -107,6 +108,7 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
             return self._clip(optimizer, clipping)
         finally:
             self._reducer.note_complete(self._parameters[index])
+            self._hold()
 
     def _clip(self, optimizer: ShardedOptimizer, clipping: Clipping) -> torch.Tensor | None:
         if clipping.max_value is not None:
@@ -123,6 +125,7 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
 
     def average_gradients(self, index: int) -> None:
         self._reducer.average(self._parameters[index], self._kind(index))
+        self._hold()
 
     def _kind(self, index: int) -> str:
         return type(self._sharded[index].whole).__name__
@@ -138,9 +141,12 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
                 f"{self._kind(index)} has step hooks, and under fairscale_sharded they would see one "
                 "rank's gradients alone: call what they do around optimizer.step(), or choose ddp_sharded"
             )
-        return super().step(index, closure)
+        applied = super().step(index, closure)
+        self._hold()
+        return applied
 
     def zero_grad(self, index: int) -> None:
+        self._reducer.let_go()
         super().zero_grad(index)
         if self._is_own_loop:
             self._reducer.drop(self._parameters[index])
@@ -168,6 +174,11 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
         for optimizer in self._sharded:
             optimizer.release()
         del self._reducer, self._replica
+
+    def _hold(self) -> None:
+        # Weights of losses multiply gradients after the backward.
+        if self._is_own_loop and not self.loss_weights.is_used:
+            self._reducer.hold()
 
     def _settle(self, *_: Any) -> None:
         self._reducer.settle()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 import torch
+from stratagem_sharding.held_gradient import ZeroableGradient
 from torch import nn
 
 from stratagem import ConfigError
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
     from stratagem import Collectives
     from stratagem_fairscale.optimizer import ShardedOptimizer
+
+
+class OwnersGradient(ZeroableGradient):
+    """In the place of an average that another rank has."""
+
+    sentence = (
+        "under fairscale_sharded each rank has the averaged gradients of the parameters that it steps, and p.grad of "
+        "any other has no values that could be read or changed: clip by runtime.clip(optimizer, ...), scale the loss "
+        "instead of gradients, or choose ddp_sharded"
+    )
 
 
 class GradientReducer:
@@ -73,13 +84,35 @@ class GradientReducer:
         # Versions of gradients that backwards within no_sync have left.
         self._local: dict[int, tuple[ReferenceType[torch.Tensor], int]] = {}
         self._has_leftovers = self._was_abandoned = False
+        # What other ranks step, and have the averages of.
+        self._elsewhere: dict[int, torch.Tensor] = {}
+        self._holds = False
         self.engine = HookedShardedDDP(module, list(optimizers), self._note, reduce_buffer_size, reduce_fp16)
         # By parameters; hooks of a tensor come before autograd adds to its gradient.
         self._guards: dict[torch.Tensor, RemovableHandle] = {}
         self._arrange()
 
+    def hold(self) -> None:
+        """Let `p.grad` refuse to be read where another rank has the average. The other methods take that back."""
+        for parameter in self._elsewhere.values():
+            if parameter.grad is None:
+                parameter.grad = OwnersGradient.like(parameter)
+        self._holds = True
+
+    def let_go(self) -> None:
+        """Take back what `hold` did, before autograd, the optimizer or FairScale look at gradients."""
+        if not self._holds:
+            return
+        self._holds = False
+        for key, parameter in list(self._elsewhere.items()):
+            if isinstance(parameter.grad, OwnersGradient):
+                parameter.grad = None
+            elif parameter.grad is None:  # the user's code dropped it
+                del self._elsewhere[key]
+
     def before_forward(self) -> None:
         """Read what was added to optimizers, and note what is trained. Collective only where that changed."""
+        self.let_go()
         if self._expected is not None:
             self.finish()  # of a backward that we weren't asked for
         self.set_aside()
@@ -92,12 +125,14 @@ class GradientReducer:
 
     def settle(self) -> None:
         """Average what a backward has left that we weren't asked for, and put all averages in place. Collective."""
+        self.let_go()
         if self._expected is not None:
             self.finish()
         self._add_aside()
 
     def set_aside(self) -> None:
         """Keep averages of before, to which a further backward would add gradients that aren't averaged yet."""
+        self.let_go()
         for key, (parameter, averaged) in self._averaged.items():
             if parameter.grad is averaged:
                 # What is in a bucket is overwritten by what is sent next.
@@ -124,6 +159,7 @@ class GradientReducer:
         Raises:
             GradientError: a gradient was assigned or changed by the user's code, or its parameter was added.
         """
+        self.let_go()
         if self._expected is not None:
             self.finish()  # of a backward that we weren't asked for
         self._check_known(parameters, optimizer)
@@ -139,6 +175,7 @@ class GradientReducer:
         Raises:
             GradientError: another optimizer's gradient was assigned, or an average was changed.
         """
+        self.let_go()
         if self._expected is not None:
             self.finish()
         self._check_known(parameters, optimizer)
@@ -235,6 +272,7 @@ class GradientReducer:
         for parameter in parameters:
             self._aside.pop(id(parameter), None)
             self._local.pop(id(parameter), None)
+            self._elsewhere.pop(id(parameter), None)
 
     def finish(self) -> None:
         """Wait until this rank has the averages of what it steps; others' gradients are dropped. Collective."""
@@ -248,12 +286,16 @@ class GradientReducer:
         self.engine.finish()
         if lacking and self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)  # until the others' parts have come
+        if self._checks:
+            elsewhere = (p for n, p in enumerate(expected) if n not in lacking and id(p) not in self._own)
+            self._elsewhere.update((id(p), p) for p in elsewhere)
         nowhere = self._missing.nowhere(self._window, {n for n in lacking if id(expected[n]) in self._own})
         for number, parameter in enumerate(expected):
             if id(parameter) not in self._own or number in nowhere:
                 parameter.grad = None
         for parameter in dropped:
             parameter.grad = None
+            self._elsewhere.pop(id(parameter), None)
         self._add_aside()
         self._averaged.update((id(p), (p, p.grad)) for p in expected if p.grad is not None)
         self.note_complete(expected)
@@ -266,6 +308,7 @@ class GradientReducer:
 
     def release(self) -> None:
         """Let go of the module and its parameters."""
+        self.let_go()
         for handle in (*self.engine.hooks, *self._guards.values()):
             handle.remove()
         self._guards.clear()
@@ -296,6 +339,8 @@ class GradientReducer:
 
     def _before_gradient(self, parameter: torch.Tensor, _: torch.Tensor) -> None:
         """Refuse to add to a gradient that the user's code assigned or changed: the sum would be no average."""
+        if isinstance(parameter.grad, OwnersGradient):
+            parameter.grad = None
         if id(parameter) not in self._ready:
             self._check([parameter], "the optimizer")
 

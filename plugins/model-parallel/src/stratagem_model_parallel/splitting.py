@@ -15,6 +15,7 @@ from stratagem_model_parallel import heads, plan
 from stratagem_model_parallel.blocks import BlockPlan, split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.mesh import TENSOR
+from stratagem_model_parallel.replaced import refuse_replaced
 from stratagem_model_parallel.second_gradients import refuse_second_gradients
 from stratagem_model_parallel.torch_private import is_compiled
 
@@ -62,6 +63,7 @@ def split_layers(original_module: nn.Module, settings: SplitSettings, mesh: Devi
         for name in settings.parallelize:
             plan.modules_like(name, original_module)  # refuses what names no module
     refuse_second_gradients(original_module)
+    refuse_replaced(original_module)
 
 
 def refuse_compiled(original_module: nn.Module) -> None:

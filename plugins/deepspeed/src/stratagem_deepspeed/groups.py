@@ -1,0 +1,41 @@
+"""The lists of parameters in an optimizer's groups, which the engine fills with flat shards at stages 1 to 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from torch.optim import Optimizer
+
+from stratagem import CombinationError
+
+
+class EngineParameters(list[Any]):
+    """What the engine steps for a group; refuses to be changed by a user's code."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise CombinationError(
+            "the list of parameters of an optimizer's group was changed after setup(), and deepspeed's stages 1 to 3 "
+            "decide at the start what each group steps: put each parameter into its group before setup(), and change "
+            "lr and other settings of groups, or choose strategy ddp or fsdp"
+        )
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+
+def guard(optimizers: Iterable[Optimizer]) -> None:
+    """Let the lists in the optimizers' groups refuse to be changed; again after the engine has replaced them."""
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        if type(group["params"]) is list:
+            group["params"] = EngineParameters(group["params"])
+
+
+def take_guards_away(optimizers: Iterable[Optimizer]) -> None:
+    """Give the engine, or the user in the end, plain lists."""
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        if isinstance(group["params"], EngineParameters):
+            group["params"] = list(group["params"])

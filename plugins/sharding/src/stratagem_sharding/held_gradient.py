@@ -1,0 +1,65 @@
+"""`HeldGradient`: in the place of a gradient that this rank doesn't have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch
+
+from stratagem.errors import GradientError
+
+Held = TypeVar("Held", bound="HeldGradient")
+
+
+class HeldGradient(torch.Tensor):
+    """Has a parameter's shape, dtype and device, but no values, and refuses what would read or change them.
+
+    Without it `p.grad` would be None: torch's clipping, or a norm over existing gradients, would do less than it
+    says, and other loops would end with an AttributeError. Derive a class that has a `sentence`.
+    """
+
+    sentence: ClassVar[str]
+    """What was done, and what to do in its place."""
+    allowed: ClassVar[frozenset[Any]] = frozenset()
+    """Functions of torch that are carried out, since they need no values."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func in cls.allowed:
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]  # torch has none
+        raise GradientError(cls.sentence)
+
+    @classmethod
+    def like(cls: type[Held], parameter: torch.Tensor, shape: Sequence[int] | None = None) -> Held:
+        """Return one for `parameter`; it takes the memory of one element."""
+        shape = parameter.shape if shape is None else shape
+        return parameter.data.new_empty(()).expand(shape).as_subclass(cls)
+
+
+class ZeroableGradient(HeldGradient):
+    """One that a user's code may drop or set to zero, and whose shape, dtype and device can be read."""
+
+    allowed = frozenset(
+        (
+            *(getattr(torch.Tensor, name) for name in ("dim", "element_size", "numel", "size")),
+            *(
+                getattr(torch.Tensor, name).__get__
+                for name in (
+                    *("_version", "device", "dtype", "grad_fn", "is_leaf", "is_sparse", "layout", "ndim"),
+                    *("requires_grad", "shape"),
+                )
+            ),
+        )
+    )
+    _UNCHANGING: ClassVar = frozenset(
+        getattr(torch.Tensor, name) for name in ("detach", "detach_", "requires_grad_", "zero_")
+    )
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return args[0] if func in cls._UNCHANGING else super().__torch_function__(func, types, args, kwargs)
