@@ -9,7 +9,7 @@ from stratagem_fsdp import torch_private as private
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 
@@ -85,3 +85,29 @@ def test_views_are_reported():
     tensor = torch.ones(2)
     assert private.is_view(tensor[:1])
     assert not private.is_view(tensor)
+
+
+@pytest.fixture
+def named_mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1, 1, 1, 1), mesh_dim_names=("copies", "shards", "more", "layers"))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("dims", "names"),
+    [
+        ([["shards"]], ("shards",)),
+        ([["copies"], ["shards"]], ("copies", "shards")),
+        ([["shards", "more"]], ("shards_more",)),
+        ([["copies"], ["shards", "more"]], ("copies", "shards_more")),
+    ],
+)
+def test_dimensions_of_a_mesh_are_joined(named_mesh, dims, names):
+    joined = private.joined_mesh(named_mesh, dims)
+    assert joined.mesh_dim_names == names
+    # What is split along another dimension may be sharded over it.
+    layer = nn.Linear(4, 4, bias=False)
+    layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), named_mesh["layers"], [Shard(1)]))
+    fully_shard(layer, mesh=joined)
+    assert layer.weight.device_mesh.mesh_dim_names == (*names, "layers")

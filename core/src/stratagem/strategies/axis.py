@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from stratagem.errors import CombinationError, ConfigError
 from stratagem.plugin.axis_choice import AxisSize, check_axis_size
@@ -53,6 +53,9 @@ class Axis(ABC):
     """Whether optimizers step by gradients that are complete over its ranks. Losses with weights need that."""
     keeps_copies_equal: ClassVar[bool] = True
     """Whether what ranks along it hold alike is equal after each step. It is compared during training then."""
+    unsplit_parameters: ClassVar[Literal["own", "copies", "shards"]] = "own"
+    """What becomes of parameters that it doesn't split: "own" if it completes their gradients itself; "copies" if the
+    axis that shards parameters averages them along this one, too; "shards" if that one shards them along both."""
     excludes: ClassVar[Mapping[str, str]] = {}
     """Name of an axis that it can't be composed with → why, as the end of a sentence."""
     lacks: ClassVar[frozenset[str]] = frozenset()
@@ -107,11 +110,24 @@ class AxisTarget:
     """All ranks, in a dimension for each axis, which has its name."""
     sizes: Mapping[str, int]
     """Number of ranks along each axis by its name, outermost first."""
+    axes: Sequence[Axis]
+    """All axes, outermost first."""
     fill_unit: Callable[[nn.Module], None]
     """Give a module its values, outside of modules in it that were filled: rank 0's, or those that it was made with.
     Collective. What no axis fills is filled after the last one."""
     closing: ExitStack
     """Unwound at the end of the run: takes what undoes a change to the user's module, or to the process."""
+    split: dict[nn.Module, str] = field(default_factory=dict)
+    """Module → name of the axis along which its own parameters were split, and whose ranks read different batches.
+    Such an axis adds it, and gathers no gradients along itself; `shard` shards the module separately."""
+
+    def names(self, unsplit_parameters: str) -> list[str]:
+        """Return the names of the axes of several ranks with this `unsplit_parameters`, outermost first."""
+        return [
+            axis.name
+            for axis in self.axes
+            if axis.unsplit_parameters == unsplit_parameters and self.sizes[axis.name] > 1
+        ]
 
 
 class AxisSteps:

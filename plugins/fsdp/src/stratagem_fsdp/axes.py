@@ -11,11 +11,13 @@ from stratagem_sharding.wrap_policy import Policy, modules_named, recompute_acti
 from torch.distributed.tensor import DTensor
 
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
+from stratagem_fsdp.torch_private import joined_mesh
 from stratagem_fsdp.units import shard_units
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
 
 LACKS = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
 """What shards don't stand."""
@@ -35,6 +37,7 @@ class ShardAxis(Axis):
     setup_order = 300
     reads_same_batches = False
     lacks = LACKS
+    unsplit_parameters = "shards"
     sends = "each block's parameters before it computes (all-gather), its gradients after backward (reduce-scatter)"
 
     def __init__(
@@ -49,19 +52,16 @@ class ShardAxis(Axis):
         self.activation_checkpointing_policy = activation_checkpointing_policy
 
     def apply(self, target: AxisTarget) -> AxisSteps:
-        """Shard the module's units, over the ranks of `replicate` too, which hold copies of the shards."""
-        names = [name for name in (ReplicateAxis.name, self.name) if name in target.sizes]
-        if target.sizes.get(ReplicateAxis.name) == 1:
-            names = [self.name]
+        """Shard the module's units, over the ranks of axes that leave parameters to this one, too."""
         request = target.request
         if self.activation_checkpointing_policy is not None:
             what = "activation_checkpointing_policy"
             modules = modules_named(request.original_module, self.activation_checkpointing_policy, what)
             recompute_activations(modules)
-        is_sharded = any(target.sizes[name] > 1 for name in names)
-        mesh = target.mesh[tuple(names) if len(names) > 1 else names[0]] if is_sharded else None
-        shard_units(request, mesh, target.fill_unit, self.auto_wrap_policy)
-        groups = [target.mesh.get_group(name) for name in names if target.sizes[name] > 1]
+        meshes = _Meshes(target, self.name)
+        shard_units(request, meshes.of, target.fill_unit, self.auto_wrap_policy, list(target.split))
+        averaging = [*target.names("copies"), *target.names("shards")]
+        groups = [target.mesh.get_group(name) for name in averaging]
         whole = [each for each in request.module.parameters() if not isinstance(each, DTensor)]
         return ShardSteps(whole, groups, request.device)
 
@@ -78,6 +78,7 @@ class ReplicateAxis(Axis):
     setup_order = 200
     reads_same_batches = False
     lacks = LACKS
+    unsplit_parameters = "copies"
     sends = "the gradients of each rank's shards (all-reduce), after they were reduced along shard"
 
     def companions(self) -> Sequence[Axis]:
@@ -87,6 +88,33 @@ class ReplicateAxis(Axis):
     def apply(self, target: AxisTarget) -> AxisSteps:
         """Leave the module to `shard`."""
         return AxisSteps()
+
+
+class _Meshes:
+    """The dimensions over which units are sharded, and over which copies of their shards are averaged.
+
+    Args:
+        target: what is sharded.
+        shard: name of the axis that shards.
+    """
+
+    def __init__(self, target: AxisTarget, shard: str) -> None:
+        self._target, self._shard = target, shard
+        self._found: dict[tuple[str, ...], DeviceMesh | None] = {}
+
+    def of(self, unit: nn.Module) -> DeviceMesh | None:
+        """Return the mesh of a unit, as `fully_shard` takes it; None where its parameters stay as they are."""
+        copies, shards = self._target.names("copies"), self._target.names("shards")
+        split = self._target.split.get(unit)
+        if split is not None:
+            shards = [name for name in shards if name != split]
+        # fully_shard has no copies without a dimension of shards.
+        shards = shards or ([self._shard] if copies else [])
+        names = (*copies, *shards)
+        if names not in self._found:
+            dims = [each for each in (copies, shards) if each]
+            self._found[names] = joined_mesh(self._target.mesh, dims) if dims else None
+        return self._found[names]
 
 
 class ShardSteps(AxisSteps):

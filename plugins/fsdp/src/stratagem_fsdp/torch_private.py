@@ -7,9 +7,11 @@ plugins/fsdp/tests/test_torch_private.py fails when torch changes one, or has a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from stratagem.sdk.torch_private import without_subclass_functions
@@ -84,6 +86,28 @@ def has_unfinished_backward(unit: Any) -> bool:
 def end_backward(root: Any) -> None:
     """Do what `fully_shard` does at the end of a backward: reduce the gradients that units have kept. Collective."""
     root._get_fsdp_state()._root_post_backward_final_callback()
+
+
+def joined_mesh(mesh: DeviceMesh, dims: Sequence[Sequence[str]]) -> DeviceMesh:
+    """Return a part of a mesh with one dimension for each group of names. Collective at the first call.
+
+    torch names neither `_flatten` nor `_concatenate` in public; another mesh of the same ranks would have another
+    root, which `fully_shard` refuses for parameters that are split along further dimensions.
+
+    Args:
+        mesh: with names.
+        dims: the names that are one dimension, which follow one another in the mesh.
+    """
+    if all(len(names) == 1 for names in dims):
+        return mesh[tuple(names[0] for names in dims)]
+    parts = [
+        mesh[tuple(names)]._flatten("_".join(names)) if len(names) > 1 else mesh[names[0]] for names in dims
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    if not hasattr(DeviceMesh, "_concatenate"):  # torch 2.9
+        return mesh[tuple("_".join(names) for names in dims)]
+    return DeviceMesh._concatenate(parts)
 
 
 def is_view(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 def shard_units(
     request: SetupRequest,
-    mesh: DeviceMesh | None,
+    mesh_of: Callable[[nn.Module], DeviceMesh | None],
     fill_unit: Callable[[nn.Module], None],
     auto_wrap_policy: Policy = None,
+    apart: Collection[nn.Module] = (),
 ) -> None:
     """Fill and shard `request.module` in place, unit by unit. Collective.
 
@@ -35,35 +36,41 @@ def shard_units(
 
     Args:
         request: as the `setup` hook received it.
-        mesh: (shards,), or (replicas, shards); None where parameters aren't sharded.
+        mesh_of: returns the mesh of a unit: (shards,), or (replicas, shards); None where it isn't sharded.
         fill_unit: gives a module its values, outside of modules in it that were filled.
         auto_wrap_policy: which modules are units; as for fsdp.
+        apart: modules that are units whatever the policy, since their mesh is another one.
 
     Raises:
         ConfigError: a parameter was split so that some ranks have nothing of it.
     """
     root, original_module = request.module, request.original_module
-    if mesh is not None:
+    if mesh_of(root) is not None:
         _refuse_empty_parts(original_module)
     by_hand = request.loop.manual and request.loop.training
-    candidates = modules_named(original_module, auto_wrap_policy)
+    candidates = [*modules_named(original_module, auto_wrap_policy), *apart]
     if by_hand:
         candidates += callable_children(original_module)
     units = units_among(original_module, candidates)
     outermost = outermost_of(units) if by_hand else {root}
+    left_alone = [module for module in apart if mesh_of(module) is None]
     done: set[nn.Module] = set()
     for module in [*units, root]:
         fill_unit(module)
+        mesh = mesh_of(module)
         if mesh is not None and (module is not root or not by_hand):
-            apart = "keep those of one dtype in their own module that auto_wrap_policy names"
-            refuse_mixed_dtypes(module, done, original_module, apart)
+            advice = "keep those of one dtype in their own module that auto_wrap_policy names"
+            refuse_mixed_dtypes(module, done, original_module, advice)
             module.register_forward_hook(_own_memory)
             fully_shard(
                 module,
                 mesh=mesh,
                 reshard_after_forward=by_hand or module not in outermost,
                 mp_policy=mixed_precision(None, request.precision),
-                ignored_params={each for each in module.parameters() if each.dim() == 0 or not each.numel()},
+                ignored_params={
+                    *(each for each in module.parameters() if each.dim() == 0 or not each.numel()),
+                    *(each for other in left_alone for each in other.parameters(recurse=False)),
+                },
             )
         done.add(module)
 

@@ -53,7 +53,7 @@ def apply_axes(
         refill = Refill(original_module, request.left_shards, request.collectives.world_size)
     source = refill or Materializer(root, construction, None, sync_module_states, request.collectives)
     filling = _Filling(Filler(root, source, request.precision))
-    target = AxisTarget(request, mesh, sizes, filling.fill, closing)
+    target = AxisTarget(request, mesh, sizes, axes, filling.fill, closing)
     steps = [axis.apply(target) for axis in sorted(axes, key=lambda axis: (axis.setup_order, axis.name))]
     filling.fill(root)
     if refill is not None:

@@ -56,7 +56,7 @@ def check_alone(subject: AxisSubject) -> None:
     """On two ranks it trains as one process does: losses, weights and outputs, with accumulation and clipping."""
     from stratagem_testing.trained import expect_parity
 
-    expect_parity(_composed(subject), *_recipes(_composed(subject)))
+    expect_parity(_composed(subject), *_recipes(subject))
 
 
 @check(world_sizes=(2,))
@@ -73,7 +73,7 @@ def check_saves_whole(subject: AxisSubject) -> None:
     from stratagem_testing.subject import StrategySubject
 
     composed = _composed(subject)
-    (recipe, *_) = _recipes(composed)
+    (recipe, *_) = _recipes(subject)
     path = f"{subject.folder}/saved"
     composed.run(_save, recipe, path)
     single = StrategySubject("single", world_size=1, folder=subject.folder)
@@ -92,7 +92,7 @@ def check_beside_others(subject: AxisSubject) -> None:
     for other in others:
         composed = _composed(subject, other)
         try:
-            expect_parity(composed, *_recipes(composed))
+            expect_parity(composed, *_recipes(subject, other))
         except ConformanceError as error:
             raise ConformanceError(f"beside axis {other.name!r}: {error}") from None
         except RankError as error:
@@ -135,13 +135,14 @@ def _parts(parts: int, world_size: int) -> int:
     return parts
 
 
-def _recipes(composed: StrategySubject) -> Sequence[Recipe]:
+def _recipes(*subjects: AxisSubject) -> Sequence[Recipe]:
     from stratagem_testing.recipe import Recipe
 
+    made = next((subject.recipe for subject in subjects if subject.recipe is not None), Recipe)
     # A norm that counts something twice or not at all shows where clipping always bites, and a wrong scale where
     # nothing is clipped.
-    max_norm = 0.05 if "norm_clipping" in composed.features else None
-    return Recipe(steps=10), Recipe(steps=10, accumulate=2, max_norm=max_norm)
+    max_norm = 0.05 if "norm_clipping" in _composed(*subjects).features else None
+    return made(steps=10), made(steps=10, accumulate=2, max_norm=max_norm)
 
 
 def _or_refused_naming(subject: AxisSubject, trial: Callable[[], None]) -> None:

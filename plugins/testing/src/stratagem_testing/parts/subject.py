@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from stratagem.sdk.catalogue import Kind, load_catalogue
 from stratagem_testing.workers import TIMEOUT_S, shared_workers
+
+if TYPE_CHECKING:
+    from stratagem_testing.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -169,6 +172,9 @@ class AxisSubject(PartSubject):
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword values for its constructor, beside the size."""
+    recipe: Callable[..., Recipe] | None = None
+    """Makes what is trained from fields of `Recipe`, for an axis that splits modules which others don't need, such as
+    experts. Two such axes can't be tried beside each other."""
 
     def world_sizes(self) -> tuple[int, ...]:
         return (1, 2, 4)
