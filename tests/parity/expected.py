@@ -55,8 +55,9 @@ REFUSALS: tuple[Refusal, ...] = (
         "can't do this: sparse gradients",
     ),
     Refusal(DEEPSPEED, ("adafactor", "users_global_norm"), "on shards, for it needs whole tensors"),
-    Refusal(("ddp_sharded",), ("users_global_norm",), "on shards, for it needs all parameters at once"),
-    Refusal(SHARDS, ("muon", "adafactor", "users_global_norm"), "on shards, for it needs whole tensors"),
+    Refusal(
+        (*SHARDS, "ddp_sharded"), ("users_global_norm",), "on shards, for it needs all parameters at once"
+    ),
     # What depends on the rank or changes on the way.
     Refusal(
         DDP,

@@ -5,25 +5,26 @@ from __future__ import annotations
 from all_optimizers import KINDS, compare
 from stratagem_testing import StrategySubject
 
-WHOLE = ["Adafactor foreach=False", "Adafactor foreach=True", "LBFGS", "Muon", "OwnGlobalNorm", "OwnRowNorm"]
+AT_ONCE = ["LBFGS", "OwnGlobalNorm"]
 NOT_HERE = ["Adam capturable", "SparseAdam"]
 
 
 def test_two_ranks() -> None:
     subject = StrategySubject("fsdp", options={"timeout_s": 60}, world_size=2)
-    refusals = compare(subject, [*WHOLE, *NOT_HERE])
-    assert refusals["Muon"].startswith(
-        "strategy 'fsdp' can't do this: Muon on shards, for it needs whole tensors: given rows in a trial"
+    refusals = compare(subject, [*AT_ONCE, *NOT_HERE])
+    refused = refusals["OwnGlobalNorm"]
+    assert refused.startswith(
+        "strategy 'fsdp' can't do this: OwnGlobalNorm on shards, for it needs all parameters at once: given some"
     )
-    assert "installed strategies that can: " in refusals["Muon"]
-    assert "ddp" in refusals["Muon"].rpartition(": ")[2].split(", ")
-    assert "fsdp" not in refusals["Muon"].rpartition(": ")[2].split(", ")
+    assert "installed strategies that can: " in refused
+    assert "ddp" in refused.rpartition(": ")[2].split(", ")
+    assert "fsdp" not in refused.rpartition(": ")[2].split(", ")
     assert "capturable=True" in refusals["Adam capturable"]
     assert "sparse gradients" in refusals["SparseAdam"]
 
 
 def test_without_shards_whole_tensors_are_stepped() -> None:
-    kinds = [kind for kind in WHOLE if kind != "LBFGS"]
+    kinds = ["Adafactor foreach=True", "Muon", "OwnGlobalNorm", "OwnRowNorm"]
     compare(StrategySubject("fsdp", options={"sharding_strategy": "NO_SHARD"}, world_size=2), [], kinds)
     compare(
         StrategySubject("fsdp", world_size=1), [], [kind for kind in KINDS if kind in (*kinds, "OwnSign")]

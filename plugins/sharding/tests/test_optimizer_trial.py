@@ -187,6 +187,7 @@ class SaysNot(OwnSign):
 def test_a_class_may_say_it_itself() -> None:
     assert why_not(Says(net().parameters()), CUTS) is None
     assert why_not(SaysNot(net().parameters()), CUTS) == "it says so itself (steps_elementwise = False)"
+    assert why_not(SaysNot(net().parameters()), ("parameters",)) is None
 
 
 def test_groups_that_differ_in_a_flag_are_all_tried() -> None:

@@ -13,6 +13,7 @@ import torch
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
+from stratagem_sharding.whole_steps import OwnedStepStrategy
 from stratagem_sharding.wrap_policy import Policy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class FSDPStrategy(DeferringStrategy):
+class FSDPStrategy(OwnedStepStrategy, DeferringStrategy):
     """Fully sharded data parallel, on torch's `fully_shard` (FSDP2), in one process per device.
 
     Args:

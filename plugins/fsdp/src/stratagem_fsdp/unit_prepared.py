@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from stratagem_sharding.kept_shards import leave_shards
 from stratagem_sharding.local_step import LocalStep
+from stratagem_sharding.optimizer_values import share_values
+from stratagem_sharding.part_of_optimizer import StatesOfPart, no_state_dict
+from stratagem_sharding.whole_steps import OwnedStep, needs_owners
 from stratagem_sharding.whole_tensors import (
     ReadingExchange,
     copies_as_before,
@@ -98,7 +101,11 @@ class UnitPrepared(Prepared):
             self.strategy_name,
             self.device,
         )
-        self._steps = [LocalStep(optimizer) for optimizer in self.optimizers]
+        self._steps = [
+            OwnedStep(each, self.strategy_name) if needs_owners(each) else LocalStep(each)
+            for each in self.optimizers
+        ]
+        self.has_all_states = not any(map(self._has_owners, range(len(self.optimizers))))
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         if not sync:
@@ -177,7 +184,29 @@ class UnitPrepared(Prepared):
 
     def state(self) -> dict[str, Any]:
         self.reshard()
-        return super().state()
+        state = super().state()
+        if not self.has_all_states:
+            share_values(state["optimizers"], self._collectives)
+        return state
+
+    def optimizer_state(self, index: int) -> Any:
+        if self._has_owners(index):
+            return StatesOfPart(self.optimizers[index], self.strategy_name)
+        return super().optimizer_state(index)
+
+    def optimizer_state_dict(self, index: int) -> dict[str, Any]:
+        if self._has_owners(index):
+            raise no_state_dict(self.optimizers[index], self.strategy_name)
+        return super().optimizer_state_dict(index)
+
+    def load_optimizer_state_dict(self, index: int, state: dict[str, Any]) -> None:
+        if self._has_owners(index):
+            raise no_state_dict(self.optimizers[index], self.strategy_name)
+        super().load_optimizer_state_dict(index, state)
+
+    def _has_owners(self, index: int) -> bool:
+        """Whether each rank has states of some parameters alone."""
+        return isinstance(self._steps[index], OwnedStep)
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         self.reshard()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
+from stratagem_sharding.whole_steps import OwnedStepStrategy
 
 from stratagem import (
     Capabilities,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 Axes = Union[str, Sequence[Union[Axis, AxisChoice]]]
 
 
-class ComposedStrategy(DeferringStrategy):
+class ComposedStrategy(OwnedStepStrategy, DeferringStrategy):
     """Several parallelisms at once, each along its own axis of one mesh of ranks.
 
     Args:

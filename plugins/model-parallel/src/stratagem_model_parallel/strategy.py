@@ -10,6 +10,7 @@ from stratagem_mesh import apply_axes
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
+from stratagem_sharding.whole_steps import OwnedStepStrategy
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from stratagem.sdk.runs import Run
 
 
-class ModelParallelStrategy(DeferringStrategy):
+class ModelParallelStrategy(OwnedStepStrategy, DeferringStrategy):
     """Layers split among ranks (tensor and sequence parallel), copies of the model sharded (FSDP2).
 
     Args:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
+from stratagem_sharding.whole_steps import OwnedStepStrategy
 from torch import nn
 
 from stratagem import (
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from stratagem.sdk.options import ProcessGroupOptions
 
 
-class DDPFullyShardedStrategy(ProcessGroupStrategy):
+class DDPFullyShardedStrategy(OwnedStepStrategy, ProcessGroupStrategy):
     """Data parallel on torch's `fully_shard`, with parameters whole from the forward to the backward's end.
 
     Args:

@@ -39,15 +39,18 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
 
     A copy of it, with its settings, steps small stand-ins for its parameters, once as a whole and once as shards
     in as many optimizers; the results must agree. The optimizer, its parameters and all random number generators
-    are left as they are. A class may say it instead, by an attribute `steps_elementwise` that is True or False.
+    are left as they are. A class may say it instead, by an attribute `steps_elementwise` that is True or False; one
+    that doesn't step elements separately is still tried on some parameters alone.
 
     Args:
         optimizer: with its groups; parameters may be sharded already.
         cuts: the ways in which its parameters are cut.
     """
     declared = getattr(optimizer, _ELEMENTWISE, None)
-    if declared is not None:
-        return None if declared else "it says so itself (steps_elementwise = False)"
+    if declared:
+        return None
+    if declared is False and tuple(cuts) != ("parameters",):
+        return "it says so itself (steps_elementwise = False)"
     attempts = [_How(torch.float64), _How(None), _How(torch.float64, closure=True)]
     if tuple(cuts) == ("parameters",):
         attempts.append(_How(None, sparse=True))  # shards of gradients are dense

@@ -1,0 +1,79 @@
+"""Optimizers that need whole matrices, and a transformer that they train."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensor_models import Sentences
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class Whitening(Optimizer):
+    """As Shampoo: keeps a square matrix for each side of a parameter, which isn't of the parameter's shape."""
+
+    def __init__(self, params: Any, lr: float = 0.02) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad.reshape(len(parameter), -1)
+                state = self.state[parameter]
+                if not state:
+                    state["count"] = 0
+                    state["left"] = torch.eye(len(gradient), dtype=gradient.dtype)
+                    state["right"] = torch.eye(gradient.shape[1], dtype=gradient.dtype)
+                    state["mean"] = torch.zeros_like(parameter)
+                state["count"] += 1
+                state["left"] += gradient @ gradient.T
+                state["right"] += gradient.T @ gradient
+                change = _root(state["left"]) @ gradient @ _root(state["right"])
+                state["mean"].lerp_(change.view_as(parameter), 0.5)
+                parameter.sub_(group["lr"] * state["mean"])
+
+
+def _root(matrix: Tensor) -> Tensor:
+    """The inverse fourth root."""
+    values, vectors = torch.linalg.eigh(matrix.double())
+    return ((vectors * values.clamp(min=1e-8) ** -0.25) @ vectors.T).to(matrix.dtype)
+
+
+class OwnNorms(Optimizer):
+    """As LAMB: each parameter's step is as long as the parameter."""
+
+    def __init__(self, params: Any, lr: float = 0.02) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                    mean.lerp_(parameter.grad, 0.3)
+                    parameter.sub_(group["lr"] * parameter.norm() / (mean.norm() + 1e-6) * mean)
+
+
+@dataclass(frozen=True)
+class WholeSteps(Sentences):
+    """The transformer, by optimizers that need whole tensors."""
+
+    kind: str = "whitening"
+
+    def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
+        matrices = [each for each in net.parameters() if each.dim() == 2]
+        others = [each for each in net.parameters() if each.dim() != 2]
+        if self.kind == "whitening":
+            return [Whitening(net.parameters())]
+        if self.kind == "norms":
+            return [OwnNorms([{"params": matrices}, {"params": others, "lr": 0.01}])]
+        if self.kind == "adafactor":
+            return [torch.optim.Adafactor(net.parameters(), lr=0.01)]
+        return [torch.optim.Muon(matrices, lr=0.01), torch.optim.AdamW(others, lr=1e-3)]
