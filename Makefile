@@ -22,7 +22,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed hands-on portability test-places fuzz mutate planted corpus corpus-clean bench bench-horovod bench-xla gpu gpu-bundle clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed compositions hands-on portability test-places fuzz mutate planted corpus corpus-clean bench bench-horovod bench-xla gpu gpu-bundle clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -58,6 +58,7 @@ help:
 	@echo "make parity  hold every strategy against plain PyTorch loops (long; ONLY=\"ddp fsdp\": some), and write docs/parity.md"
 	@echo "make parity-deepspeed the same for the DeepSpeed engine (longer)"
 	@echo "make hands-on hold own loops under strategies against plain PyTorch (only STRATEGIES=\"ddp fsdp\", DEVICES=\"2 3\"), and write docs/parity.md"
+	@echo "make compositions compare every pair and triple of axes with one process (some with ONLY=shard+tensor), and write docs/compositions.md"
 	@echo "make portability load each strategy's checkpoint under each other (long; only pairs not tried yet with NEW=1), and write docs/portability.md"
 	@echo "make test-places run jobs on a real Slurm, whose Debian packages are fetched and not installed (long)"
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
@@ -212,6 +213,10 @@ parity: .venv/.ready-to-develop
 
 parity-deepspeed: .venv/.ready-to-develop
 	@$(MAKE) parity ONLY="$(addprefix deepspeed_stage_,1 2 3)"
+
+compositions: .venv/.ready-to-develop
+	@PYTHONPATH=tests/support $(BIN)/python -m tests.compositions.run $(ONLY) --json docs/gen/compositions.json; \
+	tried=$$?; $(BIN)/python docs/gen/compositions.py; exit $$tried
 
 # Horovod and strategies on XLA take part where `make test-horovod` and `make test-xla` have made their environments.
 portability: .venv/.ready-to-develop

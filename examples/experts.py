@@ -43,7 +43,8 @@ class Experts(nn.Module):
         for expert in index.unique().tolist():
             token, choice = torch.where(index == expert)
             inner = F.gelu(hidden[token] @ self.up[expert])
-            output = output.index_add(0, token, inner @ self.down[expert] * weights[token, choice, None])
+            computed = inner @ self.down[expert] * weights[token, choice, None]
+            output = output.index_add(0, token, computed.to(output.dtype))  # autocast computes in bfloat16
         return output
 
 

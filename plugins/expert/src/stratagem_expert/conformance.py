@@ -30,7 +30,8 @@ class SmallExperts(nn.Module):
         for expert in range(self.num_experts):
             token, choice = torch.where(index == expert)
             inner = torch.tanh(hidden[token] @ self.up[expert] + self.up_bias[expert])
-            output = output.index_add(0, token, (inner @ self.down[expert]) * weights[token, choice, None])
+            computed = (inner @ self.down[expert]) * weights[token, choice, None]
+            output = output.index_add(0, token, computed.to(output.dtype))
         return output
 
 
