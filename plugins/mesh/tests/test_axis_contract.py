@@ -34,6 +34,14 @@ class TestContext(AxisContract):
         return CONTEXT_AXIS_SUBJECT
 
 
+class TestPipeline(AxisContract):
+    """Beside an axis that needs the whole module it is refused."""
+
+    @pytest.fixture
+    def subject(self) -> AxisSubject:
+        return AxisSubject("pipeline")
+
+
 class TestOneThatIsNotOurs(AxisContract):
     @pytest.fixture
     def subject(self) -> AxisSubject:

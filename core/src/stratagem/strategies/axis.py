@@ -6,7 +6,7 @@ An axis is configuration, as a strategy is: what runs lives in the `AxisSteps` t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
@@ -62,6 +62,11 @@ class Axis(ABC):
     """Features that a composition with it doesn't have, by names from `FEATURES`."""
     precisions: ClassVar[tuple[str, ...]] = ("*",)
     """Names of the precisions it works with; "*" is any."""
+    gives_parts: ClassVar[bool] = False
+    """Whether ranks along it compute different parts of the module, and it runs each batch through all of them:
+    `divide` is called then. A composition has at most one such axis."""
+    takes_parts: ClassVar[bool] = False
+    """Whether it can be composed with an axis that gives parts: its `apply` looks at `AxisTarget.roots`."""
     sends: ClassVar[str]
     """What ranks along it send to each other, and when: a line of the printed plan."""
 
@@ -82,6 +87,20 @@ class Axis(ABC):
         Raises:
             UsageError: says what to choose instead.
         """
+
+    def divide(self, target: AxisTarget) -> ModulePart:
+        """Give this rank its part of the module. Collective.
+
+        Called once in a `setup`, before any `apply`, of an axis that `gives_parts`. What this rank computes has its
+        values afterwards; the rest of the module is on "meta", so that names stay.
+
+        Args:
+            target: as for `apply`.
+
+        Raises:
+            ConfigError: it can't do so with this module; says what to change.
+        """
+        raise NotImplementedError(f"axis {self.name!r} gives parts, and doesn't say how")
 
     @abstractmethod
     def apply(self, target: AxisTarget) -> AxisSteps:
@@ -117,6 +136,13 @@ class AxisTarget:
     Collective. What no axis fills is filled after the last one."""
     closing: ExitStack
     """Unwound at the end of the run: takes what undoes a change to the user's module, or to the process."""
+    open_group: Callable[[Iterable[Sequence[int]]], Any]
+    """Open a `torch.distributed` group for each list of ranks, and return this rank's. Collective among all ranks."""
+    construction: Any = None
+    """How tensors on "meta" were made, as the strategy's base recorded it; None where it didn't."""
+    roots: Sequence[nn.Module] | None = None
+    """The modules that this rank calls, none of them in another one, where an axis has given it a part of the module.
+    Of what is outside of them, it has whole what isn't on "meta". None: it has the whole module."""
     split: dict[nn.Module, str] = field(default_factory=dict)
     """Module → name of the axis along which its own parameters were split, and whose ranks read different batches.
     Such an axis adds it, and gathers no gradients along itself; `shard` shards the module separately."""
@@ -128,6 +154,26 @@ class AxisTarget:
             for axis in self.axes
             if axis.unsplit_parameters == unsplit_parameters and self.sizes[axis.name] > 1
         ]
+
+
+class ModulePart(ABC):
+    """What an axis has given a rank of a module.
+
+    Attributes:
+        roots: as `AxisTarget.roots` of the other axes.
+    """
+
+    roots: Sequence[nn.Module]
+
+    @abstractmethod
+    def prepare(self, steps: Sequence[AxisSteps]) -> Prepared:
+        """Return what runs batches through all parts. Called once, after every other axis's `apply`. Collective.
+
+        It calls the methods of `steps`, `begin` first, and `gathered` around each batch.
+
+        Args:
+            steps: what the other axes do, in the order in which they were applied.
+        """
 
 
 class AxisSteps:
@@ -148,6 +194,17 @@ class AxisSteps:
 
     def computing(self) -> AbstractContextManager[Any]:
         """Around each forward and backward."""
+        return nullcontext()
+
+    def gathered(self, reduces: bool) -> AbstractContextManager[Any]:
+        """Around all forwards and backwards of a batch that runs through the parts of several ranks.
+
+        Ranks along this axis may call their modules unequally often within it, where they read different batches.
+        What they need of each other's parameters is gathered before, and freed after. Collective at both ends.
+
+        Args:
+            reduces: gradients are reduced at the end, with those of earlier batches that weren't.
+        """
         return nullcontext()
 
     def map_output(self, output: Any) -> Any:
@@ -223,6 +280,11 @@ class Composition:
             )
         return {axis.name: fixed[axis.name] for axis in self.axes}
 
+    @property
+    def divider(self) -> Axis | None:
+        """The axis that gives ranks parts of the module, if there is one."""
+        return next((axis for axis in self.axes if axis.gives_parts), None)
+
     def data_axes(self) -> list[str]:
         """Return the names of the axes whose ranks read different batches, outermost first."""
         return [axis.name for axis in self.axes if not axis.reads_same_batches]
@@ -276,5 +338,17 @@ def composed(axes: Sequence[Axis]) -> Composition:
         for other, why in axis.excludes.items():
             if other in named:
                 raise CombinationError(f"axis {axis.name!r} can't be composed with axis {other!r}: {why}")
+    _refuse_parts(list(named.values()))
     ordered = sorted(named.values(), key=lambda axis: (axis.mesh_order, axis.name))
     return Composition(tuple(ordered), tuple(axis for axis in ordered if axis in axes))
+
+
+def _refuse_parts(axes: Sequence[Axis]) -> None:
+    """Refuse axes that need the whole module beside one that gives each rank a part of it."""
+    divider = next((axis for axis in axes if axis.gives_parts), None)
+    for axis in axes:
+        if divider is not None and axis is not divider and not axis.takes_parts:
+            raise CombinationError(
+                f"axis {axis.name!r} can't be composed with axis {divider.name!r}: each rank of "
+                f"{divider.name!r} has a part of the module, and {axis.name!r} needs the whole: leave one of them out"
+            )

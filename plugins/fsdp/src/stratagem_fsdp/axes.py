@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -11,13 +12,15 @@ from stratagem_sharding.wrap_policy import Policy, modules_named, recompute_acti
 from torch.distributed.tensor import DTensor
 
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
-from stratagem_fsdp.torch_private import joined_mesh
+from stratagem_fsdp.parts import reduce_part, shard_parts, units_of, unsharded
+from stratagem_fsdp.torch_private import joined_mesh, local_of
 from stratagem_fsdp.units import shard_units
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
 
 LACKS = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
 """What shards don't stand."""
@@ -36,6 +39,7 @@ class ShardAxis(Axis):
     mesh_order = 300
     setup_order = 300
     reads_same_batches = False
+    takes_parts = True
     lacks = LACKS
     unsplit_parameters = "shards"
     sends = "each block's parameters before it computes (all-gather), its gradients after backward (reduce-scatter)"
@@ -59,9 +63,12 @@ class ShardAxis(Axis):
             modules = modules_named(request.original_module, self.activation_checkpointing_policy, what)
             recompute_activations(modules)
         meshes = _Meshes(target, self.name)
-        shard_units(request, meshes.of, target.fill_unit, self.auto_wrap_policy, list(target.split))
         averaging = [*target.names("copies"), *target.names("shards")]
         groups = [target.mesh.get_group(name) for name in averaging]
+        if target.roots is not None:
+            roots = shard_parts(request, meshes.of, target.fill_unit, self.auto_wrap_policy, target.roots)
+            return ShardSteps(unsharded(request.original_module, roots), groups, request.device, roots)
+        shard_units(request, meshes.of, target.fill_unit, self.auto_wrap_policy, list(target.split))
         whole = [each for each in request.module.parameters() if not isinstance(each, DTensor)]
         return ShardSteps(whole, groups, request.device)
 
@@ -77,6 +84,7 @@ class ReplicateAxis(Axis):
     mesh_order = 200
     setup_order = 200
     reads_same_batches = False
+    takes_parts = True
     lacks = LACKS
     unsplit_parameters = "copies"
     sends = "the gradients of each rank's shards (all-reduce), after they were reduced along shard"
@@ -124,19 +132,44 @@ class ShardSteps(AxisSteps):
         whole: these parameters.
         groups: the ranks of each dimension over which the others are sharded or copied.
         device: of messages.
+        roots: outermost units of the part of the module that this rank has, where another axis gives parts.
     """
 
-    def __init__(self, whole: Sequence[nn.Parameter], groups: Sequence[Any], device: torch.device) -> None:
-        self._whole, self._groups, self._device = whole, groups, device
+    def __init__(
+        self,
+        whole: Sequence[nn.Parameter],
+        groups: Sequence[Any],
+        device: torch.device,
+        roots: Sequence[FSDPModule] = (),
+    ) -> None:
+        self._whole, self._groups, self._device, self._roots = whole, groups, device, roots
+
+    @contextmanager
+    def gathered(self, reduces: bool) -> Iterator[None]:
+        """Gather all units before, and free them after: between, ranks may call them unequally often."""
+        units = [unit for root in self._roots for unit in units_of(root)]
+        for unit in units:
+            unit.unshard()
+        try:
+            yield
+        except BaseException:
+            for unit in units:
+                unit.reshard()
+            raise
+        for root in self._roots if reduces else ():
+            reduce_part(root)
+        for unit in units:
+            unit.reshard()
 
     def after_backward(self) -> None:
         """Average. What is equal on all ranks stays as it is, so that gradients may accumulate over several calls."""
         trained = [each for each in self._whole if each.requires_grad and each.numel()]
         for group in self._groups:
             has_one = [parameter.grad is not None for parameter in trained]
-            for flat in flattened_buckets(gradients_of_any(trained, has_one, self._device, group)):
+            gradients = gradients_of_any(trained, has_one, self._device, group)
+            for flat in flattened_buckets(local_of(each) for each in gradients):
                 dist.all_reduce(flat, group=group)
                 flat.div_(dist.get_world_size(group))
 
     def release(self) -> None:
-        self._whole = self._groups = ()
+        self._whole = self._groups = self._roots = ()

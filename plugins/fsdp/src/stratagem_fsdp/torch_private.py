@@ -45,6 +45,11 @@ def reduced_groups(unit: Any) -> list[Any]:
     return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
+def managed_parameters(unit: Any) -> list[Any]:
+    """Return the sharded parameters of a unit's groups, as its modules have them while they aren't gathered."""
+    return [each.sharded_param for group in reduced_groups(unit) for each in group.fsdp_params]
+
+
 def has_gradient(parameter: Any) -> bool:
     """Whether one of a group's `fsdp_params` has a gradient to be reduced, of this backward or of earlier ones."""
     # Torch makes the whole parameter when it is gathered for the first time.

@@ -46,7 +46,7 @@ def shard_units(
     """
     root, original_module = request.module, request.original_module
     if mesh_of(root) is not None:
-        _refuse_empty_parts(original_module)
+        refuse_empty_parts(original_module.named_parameters())
     by_hand = request.loop.manual and request.loop.training
     candidates = [*modules_named(original_module, auto_wrap_policy), *apart]
     if by_hand:
@@ -61,7 +61,7 @@ def shard_units(
         if mesh is not None and (module is not root or not by_hand):
             advice = "keep those of one dtype in their own module that auto_wrap_policy names"
             refuse_mixed_dtypes(module, done, original_module, advice)
-            module.register_forward_hook(_own_memory)
+            module.register_forward_hook(own_memory)
             fully_shard(
                 module,
                 mesh=mesh,
@@ -75,9 +75,13 @@ def shard_units(
         done.add(module)
 
 
-def _refuse_empty_parts(module: nn.Module) -> None:
-    """Refuse what `fully_shard` can't reduce in backward, on all ranks alike."""
-    for name, parameter in module.named_parameters():
+def refuse_empty_parts(named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    """Refuse what `fully_shard` can't reduce in backward, on all ranks alike.
+
+    Args:
+        named: parameters with their names in the user's module.
+    """
+    for name, parameter in named:
         if not isinstance(parameter, DTensor):
             continue
         for placement, parts in zip(parameter.placements, parameter.device_mesh.shape):
@@ -108,7 +112,7 @@ def _inner_first(module: nn.Module, seen: set[nn.Module]) -> list[nn.Module]:
     return [*(each for child in module.children() for each in _inner_first(child, seen)), module]
 
 
-def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
+def own_memory(module: nn.Module, args: Any, output: Any) -> Any:
     """Return outputs that aren't views: fully_shard notices no backward through a view that is changed in place."""
     if not isinstance(output, (torch.Tensor, tuple, list)):
         return output

@@ -15,6 +15,7 @@ from stratagem_sharding.whole_steps import OwnedStepStrategy
 from stratagem import (
     Capabilities,
     Collectives,
+    CombinationError,
     ConfigError,
     Prepared,
     ReduceRequest,
@@ -24,7 +25,7 @@ from stratagem import (
 from stratagem.errors import nearest
 from stratagem.sdk.axes import Axis, AxisChoice, composed, ranks_along
 from stratagem.sdk.catalogue import load_catalogue
-from stratagem_mesh.applying import apply_axes
+from stratagem_mesh.applying import apply_axes, apply_to_part
 from stratagem_mesh.plan import describe
 from stratagem_mesh.prepared import ComposedPrepared
 
@@ -53,7 +54,7 @@ class ComposedStrategy(OwnedStepStrategy, DeferringStrategy):
         UnknownNameError: no installed distribution has an axis of that name.
     """
 
-    optimizer_cuts = ("rows", "columns")
+    optimizer_cuts = ("parameters", "rows", "columns")
 
     def __init__(
         self,
@@ -90,6 +91,12 @@ class ComposedStrategy(OwnedStepStrategy, DeferringStrategy):
     def check_run(self, run: Run) -> None:
         """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
         sizes = self.composition.sizes(run.world_size)
+        divider = self.composition.divider
+        if divider is not None and not self.sync_module_states:
+            raise CombinationError(
+                f"sync_module_states=False compares the ranks' whole modules, and axis {divider.name!r} gives each "
+                "rank a part of rank 0's: leave sync_module_states out"
+            )
         for axis in self.composition.axes:
             axis.check_run(sizes, run)
 
@@ -117,16 +124,14 @@ class ComposedStrategy(OwnedStepStrategy, DeferringStrategy):
         """Answer with a module that every axis has transformed, once."""
         construction = self.pop_deferred_init(request.original_module)
         sizes = self.composition.sizes(request.collectives.world_size)
+        axes, mesh = self.composition.axes, mesh_of(request.collectives)
+        divider, closing = self.composition.divider, self.session.closing
+        if divider is not None:
+            return apply_to_part(request, divider, axes, mesh, sizes, construction, closing, self.open_group)
         sharded, steps = apply_axes(
-            request,
-            self.composition.axes,
-            mesh_of(request.collectives),
-            sizes,
-            construction,
-            self.sync_module_states,
-            self.session.closing,
+            request, axes, mesh, sizes, construction, self.sync_module_states, closing, self.open_group
         )
-        several = [axis for axis in self.composition.axes if sizes[axis.name] > 1]
+        several = [axis for axis in axes if sizes[axis.name] > 1]
         return ComposedPrepared(request, sharded, several, steps)
 
 

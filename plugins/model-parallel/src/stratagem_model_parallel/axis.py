@@ -45,6 +45,7 @@ class TensorAxis(Axis):
     mesh_order = 500
     setup_order = 100
     reads_same_batches = True
+    takes_parts = True
     lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
     # Torch's loss scaler takes gradients of one kind only.
     precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")

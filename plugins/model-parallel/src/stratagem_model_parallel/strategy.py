@@ -131,7 +131,14 @@ class ModelParallelStrategy(OwnedStepStrategy, DeferringStrategy):
             TensorAxis.of(sizes[TENSOR], self._split_settings()),
         ]
         sharded, steps = apply_axes(
-            request, axes, mesh, sizes, construction, self.sync_module_states, self.session.closing
+            request,
+            axes,
+            mesh,
+            sizes,
+            construction,
+            self.sync_module_states,
+            self.session.closing,
+            self.open_group,
         )
         return ModelParallelPrepared(request, sharded, axes, steps)
 

@@ -22,7 +22,7 @@ from stratagem_pipeline.find import pipelined_module
 from stratagem_pipeline.forward_interceptor import ForwardInterceptor
 from stratagem_pipeline.measure import measured, parameter_bytes
 from stratagem_pipeline.placing import Placement
-from stratagem_pipeline.route import Line
+from stratagem_pipeline.route import Line, unchanged
 from stratagem_pipeline.trace import Traced, traced
 from stratagem_pipeline.values import taken_apart
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stratagem_sharding.deferred_init import Construction
 
     from stratagem import Collectives, SetupRequest
-    from stratagem_pipeline.strategy import PipelineStrategy
+    from stratagem_pipeline.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -67,59 +67,103 @@ class Pipeline:
         return value if self.traced is None else self.traced.returned(value)
 
 
-def build(
-    request: SetupRequest, strategy: PipelineStrategy, pipe: Collectives, construction: Construction | None
-) -> Pipeline:
+@dataclass(frozen=True)
+class Stages:
+    """Layers in stages, of which each rank has its own, and which aren't a `Pipeline` yet."""
+
+    settings: Settings
+    stand_in: ForwardInterceptor
+    placement: Placement
+    layers: tuple[tuple[nn.Module, ...], ...]
+    """Stage → its layers."""
+    ranks: tuple[int, ...]
+    """Stage → rank among those of a copy."""
+    micro_batches: int
+    trace: Traced | None
+
+    def pipeline(
+        self,
+        request: SetupRequest,
+        pipe: Collectives,
+        hand_over: Callable[[Any], Any] = unchanged,
+        complete: Callable[[Any], Any] = unchanged,
+    ) -> Pipeline:
+        """Return the pipeline of these stages, whose parameters aren't replaced from now on.
+
+        Args:
+            request: as the `setup` hook received it.
+            pipe: the ranks of this copy.
+            hand_over: as `Line.hand_over`.
+            complete: as `Line.complete`.
+        """
+        inside = {
+            id(parameter)
+            for of_stage in self.layers
+            for layer in of_stage
+            for parameter in layer.parameters()
+        }
+        line = Line(
+            pipe,
+            request.device,
+            self.ranks,
+            self.layers,
+            request.precision,
+            self.settings.activation_checkpointing,
+            self.settings.schedule,
+            tuple(each for each in request.original_module.parameters() if id(each) not in inside),
+            hand_over,
+            complete,
+        )
+        return Pipeline(
+            line,
+            self.stand_in,
+            self.micro_batches,
+            self.placement.holders(),
+            self.settings.batch_statistics_per_part,
+            self.trace,
+        )
+
+
+def divide(
+    request: SetupRequest, settings: Settings, pipe: Collectives, construction: Construction | None
+) -> Stages:
     """Find the layers, share them out, and place every tensor. Collective.
 
     Raises:
         ConfigError: the module can't be the pipeline that the settings describe.
         DataError: a batch has fewer samples than there are micro-batches.
     """
-    is_traced = strategy.split_points is not None
-    name, net = pipelined_module(request.original_module, strategy.pipeline_module, traced=is_traced)
+    is_traced = settings.split_points is not None
+    name, net = pipelined_module(request.original_module, settings.pipeline_module, traced=is_traced)
     stand_in = ForwardInterceptor(net, name)
-    stages = pipe.world_size * strategy.stages_per_rank
-    micro_batches = stages if strategy.micro_batches is None else strategy.micro_batches
-    strategy.schedule.check_micro_batches(micro_batches, pipe.world_size, stages)
+    stages = pipe.world_size * settings.stages_per_rank
+    micro_batches = stages if settings.micro_batches is None else settings.micro_batches
+    settings.schedule.check_micro_batches(micro_batches, pipe.world_size, stages)
     size = request.loop.micro_batch_size
     if request.loop.training and size is not None and size < micro_batches:
         refuse_small_batch(size, micro_batches)
     trace = (
         None
-        if strategy.split_points is None
-        else _trace(request, strategy.split_points, stand_in, micro_batches)
+        if settings.split_points is None
+        else _trace(request, settings.split_points, stand_in, micro_batches)
     )
     layers: list[nn.Module] = list(net.children()) if trace is None else list(trace.stages)
     refuse_more_stages(len(layers), stages)
     placement = Placement(request.original_module, pipe, request.collectives, construction, request.device)
-    balance = strategy.balance
+    balance = settings.balance
     if isinstance(balance, str):
         entry = partial(_entry, request, stand_in, micro_batches, trace)
         sizes = _automatic(balance, request, placement, entry, layers, stages)
     else:
         sizes = by_hand(balance, len(layers), stages)
     of_stage = _in_stages(layers, sizes)
-    ranks = strategy.schedule.ranks(pipe.world_size, strategy.stages_per_rank)
+    ranks = settings.schedule.ranks(pipe.world_size, settings.stages_per_rank)
     placement.assign(of_stage, ranks)
     placement.fill()
     request.precision.convert_module(request.module)
     for stage in () if trace is None else trace.stages:
         stage.link()
-    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
-    line = Line(
-        pipe,
-        request.device,
-        tuple(ranks),
-        tuple(of_stage),
-        request.precision,
-        strategy.activation_checkpointing,
-        strategy.schedule,
-        tuple(parameter for parameter in request.original_module.parameters() if id(parameter) not in inside),
-    )
-    return Pipeline(
-        line, stand_in, micro_batches, placement.holders(), strategy.batch_statistics_per_part, trace
-    )
+    return Stages(settings, stand_in, placement, tuple(of_stage), tuple(ranks), micro_batches, trace)
 
 
 def only_argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -43,7 +43,7 @@ class PipelinedForward:
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         pipeline = self._pipeline
         line, name = pipeline.line, pipeline.stand_in.name
-        form, tensors = taken_apart(pipeline.entry(args, kwargs))
+        form, tensors = taken_apart(line.hand_over(pipeline.entry(args, kwargs)))
         rows = rows_of(tensors, name)
         each = pipeline.rows or -(-rows // min(pipeline.micro_batches, rows))
         sizes = [min(each, rows - start) for start in range(0, rows, each)]

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
     from stratagem import Collectives
@@ -20,9 +21,10 @@ class Gradients:
     Args:
         held: in an order that is the same on every rank that holds the same.
         holders: id(parameter) → the ranks of the copy that hold it, in order.
+        shared_among: the ranks of a copy that hold the same parameters, the same list on all ranks.
         pipe: the ranks of this copy.
-        data: this rank and its like in every other copy.
-        open_group: opens groups of ranks of the run, and returns this rank's.
+        data: this rank and its like in every other copy; None where others average over these.
+        open_group: opens a group of some ranks of each copy, and returns this rank's.
     """
 
     def __init__(
@@ -31,8 +33,8 @@ class Gradients:
         holders: dict[int, tuple[int, ...]],
         shared_among: Sequence[tuple[int, ...]],
         pipe: Collectives,
-        data: Collectives,
-        open_group: Callable[[Iterable[Sequence[int]]], Any],
+        data: Collectives | None,
+        open_group: Callable[[Sequence[int]], Any],
     ) -> None:
         self._held = [parameter for parameter in held if parameter.requires_grad]
         self._pipe, self._data = pipe, data
@@ -41,8 +43,7 @@ class Gradients:
         for ranks in shared_among:
             group = pipe.process_group
             if len(ranks) < pipe.world_size:
-                copies = range(data.world_size)
-                group = open_group([[copy * pipe.world_size + rank for rank in ranks] for copy in copies])
+                group = open_group(ranks)
             if pipe.rank in ranks:
                 same = [parameter for parameter in self._held if holders[id(parameter)] == ranks]
                 self._shared.append((group, same))
@@ -52,7 +53,7 @@ class Gradients:
         for group, parameters in self._shared:
             for flat in _gradients(parameters, group):
                 dist.all_reduce(flat, group=group)
-        if self._data.world_size > 1:
+        if self._data is not None and self._data.world_size > 1:
             for flat in _gradients(self._held, self._data.process_group):
                 dist.all_reduce(flat, group=self._data.process_group)
                 flat.div_(self._data.world_size)
@@ -65,12 +66,35 @@ class Gradients:
         Returns:
             The total norm before.
         """
-        grads = [p.grad for p in parameters if p.grad is not None and id(p) in self._own]
-        local = nn.utils.get_total_norm(grads, norm_type) if grads else torch.zeros((), device=device)
-        norms = self._pipe.all_gather(local.to(device, torch.float64))
-        total: torch.Tensor = torch.linalg.vector_norm(norms, norm_type).to(local.dtype)
-        nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+        own = by_kind(p for p in parameters if p.grad is not None and id(p) in self._own)
+        grads = [[p.grad for p in each if p.grad is not None] for each in own]
+        # A norm of DTensors counts each element of the whole once.
+        norms = [_whole(nn.utils.get_total_norm(each, norm_type)).to(device) for each in grads]
+        local = _norm_of(norms, norm_type) if norms else torch.zeros((), device=device)
+        total = _norm_of(list(self._pipe.all_gather(local.to(torch.float64))), norm_type).to(local.dtype)
+        for each in by_kind(parameters):
+            nn.utils.clip_grads_with_norm_(each, max_norm, total)
         return total
+
+
+def by_kind(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Return parameters in groups that torch takes at a time: plain ones, and DTensors by their mesh."""
+    kinds: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        kind = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        kinds.setdefault(kind, []).append(parameter)
+    return list(kinds.values())
+
+
+def _norm_of(norms: list[torch.Tensor], norm_type: float) -> torch.Tensor:
+    if len(norms) == 1:
+        return norms[0]
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
+    return total
+
+
+def _whole(norm: torch.Tensor) -> torch.Tensor:
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> Iterator[torch.Tensor]:
@@ -78,7 +102,8 @@ def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> 
     if not parameters:
         return iter(())
     has_one = [parameter.grad is not None for parameter in parameters]
-    return flattened_buckets(gradients_of_any(parameters, has_one, parameters[0].device, group))
+    gradients = gradients_of_any(parameters, has_one, parameters[0].device, group)
+    return flattened_buckets(each.to_local() if isinstance(each, DTensor) else each for each in gradients)
 
 
 def backward_before(

@@ -9,8 +9,14 @@ from stratagem import Capabilities, Component, hookimpl
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """The strategy `pipeline`."""
+    """The strategy `pipeline`, and the axis of that name."""
     return [
+        Component(
+            "axis",
+            "pipeline",
+            "stratagem_pipeline.axis:PipelineAxis",
+            "layers in stages, through which batches flow in micro-batches",
+        ),
         Component(
             "strategy",
             "pipeline",
@@ -32,5 +38,5 @@ def stratagem_components() -> Sequence[Component]:
                     }
                 ),
             ),
-        )
+        ),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from stratagem import Clipping, ConfigError, Prepared, Replica, SetupRequest
 from stratagem.sdk.loops import weight_of
 from stratagem.sdk.states import load_optimizer
 from stratagem_pipeline.forward import PipelinedForward
-from stratagem_pipeline.gradients import Gradients
+from stratagem_pipeline.gradients import Gradients, by_kind
 from stratagem_pipeline.training import Training
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class PipelinePrepared(Prepared):
     Args:
         request: as the `setup` hook received it; its tensors have been placed.
         pipeline: what of it is where.
-        open_group: opens groups of ranks, and returns this rank's.
+        open_among: opens a group of some ranks of each copy, and returns this rank's.
+        averages: whether gradients are averaged over the ranks that read different batches.
     """
 
     has_all_states = False
@@ -39,7 +40,8 @@ class PipelinePrepared(Prepared):
         self,
         request: SetupRequest,
         pipeline: Pipeline,
-        open_group: Callable[[Iterable[Sequence[int]]], Any],
+        open_among: Callable[[Sequence[int]], Any],
+        averages: bool = True,
     ) -> None:
         if request.loop.training and request.steps is None:
             raise ConfigError(
@@ -76,8 +78,8 @@ class PipelinePrepared(Prepared):
                 pipeline.holders,
                 sorted({ranks for ranks in pipeline.holders.values() if len(ranks) > 1}),
                 pipeline.line.pipe,
-                request.collectives.data,
-                open_group,
+                request.collectives.data if averages else None,
+                open_among,
             )
             assert request.steps is not None
             self._training = Training(pipeline, request.steps.chunk_module, self._call, request)
@@ -92,15 +94,23 @@ class PipelinePrepared(Prepared):
             return super().forward(*args, **kwargs)
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
-        assert self._training is not None
         self._refuse_hooks()
-        output = self._training.run(args, divisor, self.loss_weights.unit)
+        output = self._run(args, divisor, sync)
         weight = weight_of(output)
         if weight is not None or self.loss_weights.is_used:
             self.loss_weights.add(weight, is_done=True)
         if sync:
-            self._gradients.reduce()
+            self._reduce()
         return output
+
+    def _run(self, args: tuple[Any, ...], divisor: float, sync: bool) -> Any:
+        """Run forward and backward of a batch; `sync` says whether `_reduce` comes after it."""
+        assert self._training is not None
+        return self._training.run(args, divisor, self.loss_weights.unit)
+
+    def _reduce(self) -> None:
+        """Complete the gradients of a batch, with those of earlier ones. Collective."""
+        self._gradients.reduce()
 
     def _refuse_hooks(self) -> None:
         """Refuse hooks that would be called with the gradient of a part: they needn't be linear."""
@@ -114,8 +124,9 @@ class PipelinePrepared(Prepared):
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         with_grads = [p for p in self._parameters[index] if p.grad is not None]
-        if clipping.max_value is not None and with_grads:  # torch refuses to clip nothing
-            nn.utils.clip_grad_value_(with_grads, clipping.max_value)
+        if clipping.max_value is not None:
+            for each in by_kind(with_grads):
+                nn.utils.clip_grad_value_(each, clipping.max_value)
         if clipping.max_norm is None:
             return None
         return self._gradients.clip_norm(

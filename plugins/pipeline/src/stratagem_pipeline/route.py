@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from stratagem_pipeline.schedules import Schedule
 
 
+def unchanged(value: Any) -> Any:
+    """Return a value as it is."""
+    return value
+
+
 @dataclass(frozen=True)
 class Line:
     """A pipeline: which rank of the copy has which layers."""
@@ -36,6 +41,10 @@ class Line:
     schedule: Schedule
     outer: tuple[nn.Parameter, ...] = ()
     """Parameters in no layer, which the user's step may use for its loss."""
+    hand_over: Callable[[Any], Any] = unchanged
+    """Makes of what goes into a stage, or comes out of one, in any nest, tensors that can be sent."""
+    complete: Callable[[Any], Any] = unchanged
+    """Makes what a step returned whole."""
 
     @property
     def own(self) -> list[int]:
@@ -85,6 +94,8 @@ class Route:
                         precision=line.precision,
                         recompute=line.recompute,
                         outer=line.outer if stage == last else (),
+                        hand_over=line.hand_over,
+                        shows_layers=line.schedule.splits_backward,
                     )
                     with module.without_trace():
                         module(*self.forms[stage].zeros(line.device))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +29,10 @@ class StageModule(nn.Module):
         recompute: keep a layer's input alone, and compute the layer again in backward.
         outer: parameters that the loss is computed with beside the layers: where gradients of inputs and
             of weights are computed apart, torch only looks for those of the stage.
+        hand_over: makes of what the last layer returned tensors that can be sent.
+        shows_layers: whether torch finds the layers among the submodules, as schedules need that compute gradients
+            of inputs and of weights apart. When torch first runs a stage, it frees what `fully_shard` has gathered
+            of the modules that it finds, and drops their gradients, those of earlier micro-batches too.
     """
 
     def __init__(
@@ -40,9 +44,12 @@ class StageModule(nn.Module):
         precision: Precision,
         recompute: bool,
         outer: Sequence[nn.Parameter] = (),
+        hand_over: Callable[[Any], Any],
+        shows_layers: bool,
     ) -> None:
         super().__init__()
-        self.layers, self.outer = nn.ModuleList(layers), nn.ParameterList(outer)
+        self.layers: Sequence[nn.Module] = tuple(layers)
+        self.shown, self.outer = nn.ModuleList(layers if shows_layers else ()), nn.ParameterList(outer)
         self.entry, self.is_last = entry, is_last
         self.exit: Form | None = None
         """The form of what the last layer returned."""
@@ -50,7 +57,7 @@ class StageModule(nn.Module):
         """What entered, as leaves that gather gradients, where `gathers` says so."""
         self.gathers: tuple[bool, ...] = ()
         """Of each tensor that enters, whether its gradient is wanted."""
-        self._precision, self._recompute = precision, recompute
+        self._precision, self._recompute, self._hand_over = precision, recompute, hand_over
         # A layer may change its input in place, but not what another rank sent and backward needs.
         self._copies = getattr(next(iter(layers), None), "inplace", False)
 
@@ -66,6 +73,7 @@ class StageModule(nn.Module):
         with self._precision.autocast() or nullcontext():
             for layer in self.layers:
                 value = self._layer(layer, value)
+            value = self._hand_over(value)
         self.exit, results = taken_apart(value)
         return results if self.is_last else tuple(_sendable(result) for result in results)
 
@@ -78,7 +86,10 @@ class StageModule(nn.Module):
     @contextmanager
     def without_trace(self) -> Iterator[None]:
         """Around a forward that is only to tell shapes: buffers are afterwards as they were."""
-        with buffers_kept(self), torch.no_grad():
+        with ExitStack() as stack:
+            for layer in self.layers:
+                stack.enter_context(buffers_kept(layer))
+            stack.enter_context(torch.no_grad())
             yield
 
 

@@ -18,10 +18,12 @@ from stratagem import (
     hookimpl,
 )
 from stratagem.sdk.collectives import GroupCollectives
-from stratagem_pipeline.balance import read_balance, refuse_other_stages
-from stratagem_pipeline.building import build
+from stratagem_pipeline.balance import read_balance
+from stratagem_pipeline.building import divide
+from stratagem_pipeline.groups import among_copies
 from stratagem_pipeline.prepared import PipelinePrepared
 from stratagem_pipeline.schedules import schedule_named
+from stratagem_pipeline.settings import check_settings, refuse_recomputation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -85,21 +87,11 @@ class PipelineStrategy(DeferringStrategy):
         self.pipeline_parallel_size = pipeline_parallel_size
         self.data_parallel_size = data_parallel_size
         self.batch_statistics_per_part = batch_statistics_per_part
-        if activation_checkpointing and self.schedule.splits_backward:
-            raise ConfigError(
-                f"activation_checkpointing goes with schedules that run a whole backward in one call, and "
-                f"schedule={self.schedule.name!r} computes gradients of inputs and of weights apart: choose "
-                "'interleaved_1f1b' or '1f1b'"
-            )
+        refuse_recomputation(self)
 
     def check_run(self, run: Run) -> None:
         """Refuse sizes, schedules and balances that don't go with the number of processes."""
-        size = self.sizes(run.world_size)[1]
-        stages = size * self.stages_per_rank
-        if self.micro_batches is not None:
-            self.schedule.check_micro_batches(self.micro_batches, size, stages)
-        if not isinstance(self.balance, str):
-            refuse_other_stages(self.balance, stages)
+        check_settings(self, self.sizes(run.world_size)[1])
 
     def sizes(self, world_size: int) -> tuple[int, int]:
         """Return how many copies there are, and how many ranks share one.
@@ -134,5 +126,7 @@ class PipelineStrategy(DeferringStrategy):
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a module of which this rank has its stages."""
         construction = self.pop_deferred_init(request.original_module)
-        pipe = GroupCollectives(mesh_of(request.collectives).get_group("pipe"), request.device)
-        return PipelinePrepared(request, build(request, self, pipe, construction), self.open_group)
+        mesh = mesh_of(request.collectives)
+        pipe = GroupCollectives(mesh.get_group("pipe"), request.device)
+        pipeline = divide(request, self, pipe, construction).pipeline(request, pipe)
+        return PipelinePrepared(request, pipeline, among_copies(mesh, "pipe", self.open_group))

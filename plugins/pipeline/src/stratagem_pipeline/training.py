@@ -120,7 +120,7 @@ class Training:
             with kept if index == 0 else nullcontext(), self._muted(size), self._drawing(index):
                 called = self._called_with(step)
             self._changes.refuse_parameters()
-            entries.append(taken_apart(self._pipeline.entry(*called)))
+            entries.append(taken_apart(self._pipeline.line.hand_over(self._pipeline.entry(*called))))
         return entries
 
     def _called_with(self, step: Callable[[], Any]) -> tuple[Any, Any]:
@@ -144,6 +144,7 @@ class Training:
         with of_part, self._drawing(index), self._own_layers_alone():
             step = partial(self._call, self._steps, *args)
             output = self._pipeline.stand_in.answered(step, value, self._changes.refuse_parameters)
+            output = self._pipeline.line.complete(output)
         self._changes.refuse_parameters()
         loss = loss_of(output)
         self._refuse(loss)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stratagem import Precision
-    from stratagem_sharding.deferred_init import Materializer
-    from stratagem_sharding.kept_shards import Refill
 
 
 __all__ = ["Filler"]
@@ -30,6 +28,13 @@ class Place(NamedTuple):
     name: str
 
 
+class Source(Protocol):
+    """Gives modules their values: a `Materializer`, or a `Refill`."""
+
+    def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
+        """Fill what `unit` owns outside of `inner`, which has been done. Collective."""
+
+
 class Filler:
     """Remembers whole tensors before a plan splits them, and puts their values into the parts.
 
@@ -38,11 +43,11 @@ class Filler:
 
     Args:
         root: the whole module.
-        source: gives a unit's whole tensors their values.
+        source: gives a unit's whole tensors their values, as a `Materializer` does.
         precision: converts what was filled.
     """
 
-    def __init__(self, root: nn.Module, source: Materializer | Refill, precision: Precision) -> None:
+    def __init__(self, root: nn.Module, source: Source, precision: Precision) -> None:
         self._source = source
         self._precision = precision
         self._whole = dict(_tensors(root.modules()))

@@ -17,7 +17,7 @@ from stratagem_sharding.deferred_init import own_modules
 from stratagem_sharding.module_snapshot import ModuleSnapshot
 from stratagem_sharding.torch_private import forget_sharding, own_table, own_tensors
 
-__all__ = ["KeptShards", "Refill", "leave_shards"]
+__all__ = ["KeptShards", "Refill", "leave_shards", "take_off"]
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,7 @@ def leave_shards(module: nn.Module, snapshot: ModuleSnapshot, world_size: int) -
     Returns:
         What `Prepared.left_shards` is to be; None where the module is whole.
     """
-    snapshot.undo()
-    for each in snapshot.modules():
-        forget_sharding(each)
+    take_off(snapshot)
     if world_size > 1:
         return KeptShards(module)
     made: dict[int, torch.Tensor] = {}
@@ -140,6 +138,13 @@ def leave_shards(module: nn.Module, snapshot: ModuleSnapshot, world_size: int) -
                 made[id(tensor)] = _whole(tensor)
             own[name] = made[id(tensor)]
     return None
+
+
+def take_off(snapshot: ModuleSnapshot) -> None:
+    """Take `fully_shard` and whatever else was set up off modules. Parameters stay as they are."""
+    snapshot.undo()
+    for each in snapshot.modules():
+        forget_sharding(each)
 
 
 def _whole(tensor: DTensor) -> torch.Tensor:

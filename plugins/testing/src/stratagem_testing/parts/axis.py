@@ -95,11 +95,10 @@ def check_beside_others(subject: AxisSubject) -> None:
             expect_parity(composed, *_recipes(subject, other))
         except ConformanceError as error:
             raise ConformanceError(f"beside axis {other.name!r}: {error}") from None
-        except RankError as error:
+        except (RankError, UsageError) as error:
+            refusal = error.error if isinstance(error, RankError) else error
             names = (subject.make(2).name, other.name)
-            if not isinstance(error.error, UsageError) or not all(
-                repr(name) in str(error.error) for name in names
-            ):
+            if not isinstance(refusal, UsageError) or not all(repr(name) in str(refusal) for name in names):
                 raise
 
 

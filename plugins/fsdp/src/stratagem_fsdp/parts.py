@@ -1,0 +1,104 @@
+"""Units of the part of a module that a rank has, which another axis has given it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
+from stratagem_sharding.wrap_policy import Policy, callable_children, modules_named, units_among
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from stratagem_fsdp.none_losses import reduce_kept_gradients
+from stratagem_fsdp.options import mixed_precision
+from stratagem_fsdp.torch_private import has_run, managed_parameters
+from stratagem_fsdp.units import outermost_of, own_memory, refuse_empty_parts, sharded_units
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from stratagem import SetupRequest
+
+
+def shard_parts(
+    request: SetupRequest,
+    mesh_of: Callable[[nn.Module], DeviceMesh | None],
+    fill_unit: Callable[[nn.Module], None],
+    auto_wrap_policy: Policy,
+    roots: Sequence[nn.Module],
+) -> tuple[FSDPModule, ...]:
+    """Shard the modules that this rank calls, each by itself, and units in them. Collective.
+
+    Units are gathered once per batch, whatever the number of its micro-batches, and stay gathered until its end:
+    `reduce_part` reduces what all of them left. A module that shares a parameter with one outside of it stays
+    whole, and so does what is in none of them.
+
+    Args:
+        request: as the `setup` hook received it.
+        mesh_of: as for `shard_units`.
+        fill_unit: as for `shard_units`.
+        auto_wrap_policy: as for `shard_units`.
+        roots: that this rank calls, none in another.
+
+    Returns:
+        The outermost units.
+
+    Raises:
+        ConfigError: as for `shard_units`.
+    """
+    original_module = request.original_module
+    inside = {module for root in roots for module in root.modules()}
+    policy = modules_named(original_module, auto_wrap_policy)
+    candidates = [*roots, *(child for root in roots for child in callable_children(root)), *policy]
+    units = units_among(original_module, [module for module in candidates if module in inside])
+    # What isn't asked for is a unit only where the module around it can't be one.
+    around = {inner for root in roots if root in units for inner in list(root.modules())[1:]}
+    units = [module for module in units if module not in around or module in policy]
+    if any(mesh_of(unit) is not None for unit in units):
+        refuse_empty_parts((name, p) for name, p in original_module.named_parameters() if not p.is_meta)
+    done: set[nn.Module] = set()
+    for module in units:
+        fill_unit(module)
+        mesh = mesh_of(module)
+        if mesh is None:
+            continue
+        apart = "keep those of one dtype in their own module that auto_wrap_policy names"
+        refuse_mixed_dtypes(module, done, original_module, apart)
+        module.register_forward_hook(own_memory)
+        fully_shard(
+            module,
+            mesh=mesh,
+            reshard_after_forward=False,
+            mp_policy=mixed_precision(None, request.precision),
+            ignored_params={each for each in module.parameters() if each.dim() == 0 or not each.numel()},
+        )
+        done.add(module)
+    outermost = outermost_of(done)
+    found = tuple(module for module in units if module in outermost and isinstance(module, FSDPModule))
+    for root in found:
+        root.set_reshard_after_backward(False)
+        root.set_requires_gradient_sync(False)
+    return found
+
+
+def units_of(root: FSDPModule) -> tuple[FSDPModule, ...]:
+    """Return the units in an outermost one, and itself."""
+    assert isinstance(root, nn.Module)
+    return sharded_units(root)[0]
+
+
+def unsharded(module: nn.Module, roots: Sequence[FSDPModule]) -> list[nn.Parameter]:
+    """Return the parameters that no unit has, among those that this rank has."""
+    managed = {
+        id(parameter) for root in roots for unit in units_of(root) for parameter in managed_parameters(unit)
+    }
+    return [each for each in module.parameters() if id(each) not in managed and not each.is_meta]
+
+
+def reduce_part(root: FSDPModule) -> None:
+    """Reduce the gradients that the backwards of all micro-batches have left in an outermost unit. Collective."""
+    if has_run(root):
+        root.set_requires_gradient_sync(True)
+        reduce_kept_gradients(root)
+        root.set_requires_gradient_sync(False)

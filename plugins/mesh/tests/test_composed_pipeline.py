@@ -1,0 +1,264 @@
+"""Stages of a pipeline that other axes shard, copy or split train as in plain torch in one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mesh_subjects import composition
+from pipelines import Stack, Surrounded, one_copy
+from stacked_models import (
+    SPLIT,
+    Stacked,
+    Variant,
+    fit_twice,
+    held,
+    plain_uneven,
+    train_uneven,
+    train_variants,
+)
+from stratagem_fsdp import ShardAxis
+from stratagem_mesh import ComposedStrategy, compose
+from stratagem_pipeline import PipelineAxis
+from stratagem_testing import StrategySubject
+from stratagem_testing.same import expect_close, expect_same
+from stratagem_testing.trained import naming, plainly, train_each
+from stratagem_testing.workers import RankError, shared_workers
+from tensor_models import go_on, save_on_the_way, tensors_at
+
+from stratagem import ConfigError, RunConfig, Runtime, StratagemError
+from stratagem.resolve.run import assemble
+
+TOLERANCE = 1e-6
+
+FOUR = {
+    "pipeline=2+shard=2": composition("pipeline=2+shard=2", 2),
+    "pipeline=2+replicate=2": composition("pipeline=2+replicate=2", 2),
+    "pipeline=2+tensor=2": composition("pipeline=2+tensor=2", 1, SPLIT),
+}
+EIGHT = {
+    "pipeline=2+shard=2+tensor=2": composition("pipeline=2+shard=2+tensor=2", 2, SPLIT),
+    "pipeline=2+replicate=2+shard=2": composition("pipeline=2+replicate=2+shard=2", 4),
+    "pipeline=2+replicate=2+tensor=2": composition("pipeline=2+replicate=2+tensor=2", 2, SPLIT),
+    "pipeline=4+shard=2": composition("pipeline=4+shard=2", 2),
+}
+
+# Clipping always bites, so that a norm that counts something twice or not at all shows.
+VARIANTS: list[Variant] = [
+    ({}, Stacked(max_norm=0.1)),
+    (
+        {"schedule": "gpipe", "micro_batches": 4},
+        Stacked(tied=True, max_norm=0.1, accumulate=2, global_batch=32),
+    ),
+    ({"balance": [2, 3], "activation_checkpointing": True}, Stacked(max_norm=0.1, accumulate=2)),
+    ({"schedule": "interleaved_1f1b"}, Stacked(tied=True, max_norm=0.1)),
+]
+WHOLE: list[Variant] = [
+    # Layers of several costs, parameters outside of the pipeline, and an epoch whose last batch is smaller.
+    ({}, Surrounded(steps=6)),
+    ({"schedule": "gpipe"}, Stack(steps=None, epochs=2, samples=44, max_value=0.02)),
+]
+
+
+def equals_one_process(
+    subject: StrategySubject, world_size: int, variants: list[Variant], folder: Path
+) -> None:
+    trying = replace(subject, world_size=world_size, folder=str(folder))
+    by_rank = trying.run(train_variants, variants)
+    for index, (options, recipe) in enumerate(variants):
+        with naming((options, recipe)):
+            expect_same([each[index] for each in by_rank], plainly(recipe, trying.shares()), TOLERANCE)
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_two_axes_equal_one_process(name: str, tmp_path: Path) -> None:
+    variants = VARIANTS if "tensor" in name else [*VARIANTS, *WHOLE]
+    equals_one_process(FOUR[name], 4, variants, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EIGHT)
+def test_three_axes_equal_one_process(name: str, tmp_path: Path) -> None:
+    variants = [each for each in VARIANTS if "pipeline=2" in name or not each[0]]
+    equals_one_process(EIGHT[name], 8, variants, tmp_path)
+
+
+def weighs_as_one_process(subject: StrategySubject, world_size: int, folder: Path) -> None:
+    trying = replace(subject, world_size=world_size, folder=str(folder))
+    expected = plain_uneven(trying.shares(), 12, 2)
+    for weights in trying.run(train_uneven, 12, 2):
+        expect_close(weights, expected, TOLERANCE, "weights")
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_weighted_losses_of_unequal_batches(name: str, tmp_path: Path) -> None:
+    """One data rank meets a new shape, and makes other stages for it, while the other goes on."""
+    weighs_as_one_process(FOUR[name], 4, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", EIGHT)
+def test_weighted_losses_on_three_axes(name: str, tmp_path: Path) -> None:
+    weighs_as_one_process(EIGHT[name], 8, tmp_path)
+
+
+def test_a_rank_holds_its_shards_of_its_stage(tmp_path: Path) -> None:
+    """Adam's moments are of the shards, too."""
+    recipe = Stacked(kind="foreach")
+    whole = sum(parameter.numel() for parameter in recipe.net().parameters())
+    ranks = replace(FOUR["pipeline=2+shard=2"], world_size=4, folder=str(tmp_path)).run(held, recipe)
+    assert [parameters for parameters, _ in ranks] == [moments for _, moments in ranks]
+    # The parameter without a dimension is on both ranks of the first stage.
+    assert sum(parameters for parameters, _ in ranks) == whole + 1
+    first, second, third, fourth = (parameters for parameters, _ in ranks)
+    assert (first, third) == (second, fourth)
+    assert min(first, third) > whole / 6
+
+
+# Checkpoints -----------------------------------------------------------------------------------------------
+
+HALF = 3
+RESUMED = Stacked(kind="foreach", tied=True, max_norm=0.1, steps=2 * HALF, accumulate=2)
+SUBJECTS = {
+    "single": StrategySubject("single", world_size=1),
+    "fsdp": StrategySubject("fsdp", world_size=2, options={"timeout_s": 60}),
+    "pipeline": StrategySubject("pipeline", world_size=2, options={"timeout_s": 60}, data_ranks=one_copy),
+    "shard=2+tensor=2": composition("shard=2+tensor=2", 2, SPLIT).at(4),
+    **{name: subject.at(4) for name, subject in FOUR.items()},
+    **{name: subject.at(8) for name, subject in EIGHT.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    @cache
+    def save(name: str) -> str:
+        folder = tmp_path_factory.mktemp("saved")
+        path = str(folder / "checkpoint")
+        replace(SUBJECTS[name], folder=str(folder)).run(save_on_the_way, RESUMED, HALF, path)
+        return path
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("pipeline=2+shard=2", "single"),
+        ("single", "pipeline=2+shard=2"),
+        ("pipeline=2+tensor=2", "pipeline=2+shard=2"),
+        pytest.param("pipeline=2+shard=2", "pipeline=2+tensor=2", marks=pytest.mark.long),
+        pytest.param("pipeline=2+replicate=2", "pipeline", marks=pytest.mark.long),
+        pytest.param("pipeline", "pipeline=2+replicate=2", marks=pytest.mark.long),
+        pytest.param("fsdp", "pipeline=2+tensor=2", marks=pytest.mark.long),
+        pytest.param("pipeline=2+tensor=2", "shard=2+tensor=2", marks=pytest.mark.long),
+        pytest.param("pipeline=2+shard=2+tensor=2", "single", marks=pytest.mark.long),
+        pytest.param("single", "pipeline=2+shard=2+tensor=2", marks=pytest.mark.long),
+        pytest.param("shard=2+tensor=2", "pipeline=2+replicate=2+shard=2", marks=pytest.mark.long),
+    ],
+)
+def test_goes_on_elsewhere(saved: Any, before: str, after: str, tmp_path: Path) -> None:
+    subject = replace(SUBJECTS[after], folder=str(tmp_path))
+    ranks, plain = subject.run(go_on, RESUMED, saved(before)), plainly(RESUMED, subject.shares())
+    for trained in ranks:
+        assert len(trained.losses) == 2 * HALF
+        trained.losses[:0] = plain.losses[: 2 * HALF]
+        trained.rates = plain.rates
+    expect_same(ranks, plain, 1e-5)
+
+
+def test_has_the_tensors_of_one_process(saved: Any) -> None:
+    """Moments too, and each tied weight once."""
+    names = ("pipeline=2+shard=2", "single")
+    ours, theirs = (shared_workers().run(1, tensors_at, saved(name))[0] for name in names)
+    assert ours.keys() == theirs.keys()
+    assert any(key.endswith("attention.o.weight/exp_avg_sq") for key in ours)
+    for key, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[key], atol=2e-6, rtol=1e-4, msg=key)
+
+
+def test_the_next_run_in_these_processes_goes_on(tmp_path: Path) -> None:
+    """A run leaves whole layers on the ranks of their stages, which the next one gives to those of its own."""
+    subject = replace(FOUR["pipeline=2+shard=2"], world_size=4, folder=str(tmp_path))
+    for first, second in subject.run(fit_twice):
+        expect_close(second, first, TOLERANCE, "weights")
+
+
+# What is refused -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        (
+            "pipeline=2+context=2",
+            "axis 'context' can't be composed with axis 'pipeline': each rank of 'pipeline'",
+        ),
+        ("pipeline=2+pipeline=2", "axis 'pipeline' is there twice"),
+    ],
+)
+def test_axes_that_need_the_whole_module(expression: str, message: str) -> None:
+    with pytest.raises(StratagemError, match=message):
+        ComposedStrategy(expression)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"axis_options": {"pipeline": {"schedule": "zbv"}}},
+            "axis 'pipeline' with schedule='zbv' can't be composed with axis 'shard': it computes gradients",
+        ),
+        ({"sync_module_states": False}, "and axis 'pipeline' gives each rank a part of rank 0's"),
+        ({"axis_options": {"pipeline": {"balance": [1, 2, 3]}}}, "balance"),
+    ],
+)
+def test_settings_that_do_not_go_together(options: Any, message: str) -> None:
+    strategy = ComposedStrategy("pipeline=2+shard=2", **options)
+    with pytest.raises(StratagemError, match=message):
+        assemble(RunConfig(strategy=strategy, accelerator="cpu", devices=4), {})
+
+
+def test_features_and_precisions_that_a_pipeline_lacks() -> None:
+    run = assemble(RunConfig(strategy="pipeline=2+shard=2", accelerator="cpu", devices=4), {})
+    assert "manual_backward" not in run.capabilities.features
+    assert "norm_clipping" in run.capabilities.features
+    assert "16-true" not in run.capabilities.precisions
+
+
+def step_once(runtime: Any) -> None:
+    net = Stacked().net()
+    runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+
+def test_own_loops() -> None:
+    runtime = Runtime(compose(PipelineAxis(2), ShardAxis(1), start_method="fork"), "cpu", 2)
+    with pytest.raises(ConfigError, match="a pipeline runs forward and backward of a training step at once"):
+        runtime.launch(step_once, quiet=True)
+
+
+def test_activations_that_only_their_layout_tells_from_whole_ones(tmp_path: Path) -> None:
+    """The last layer's scores stay in shards of the vocabulary."""
+    plan = {**SPLIT, "net.4.head": "logits"}
+    subject = composition("pipeline=2+tensor=2", 1, plan, tensor={"loss_parallel": True})
+    with pytest.raises(RankError) as refused:
+        replace(subject, world_size=4, folder=str(tmp_path)).run(train_each, [Stacked(steps=1)])
+    assert isinstance(refused.value.error, ConfigError)
+    assert "axis 'pipeline' sends plain tensors from stage to stage, and axis 'tensor'" in str(
+        refused.value.error
+    )
+
+
+def test_the_plan_has_the_stages() -> None:
+    run = assemble(RunConfig(strategy="pipeline=2+shard=2+tensor=2", accelerator="cpu", devices=8), {})
+    mesh, data, first, *_ = run.strategy.describe_run(run)
+    assert mesh == "mesh: pipeline 2 × shard 2 × tensor 2, outermost first"
+    assert data == "data: 2 parts; ranks that read the same batches: {0, 1, 4, 5} {2, 3, 6, 7}"
+    assert first == (
+        "pipeline: ranks {0, 4} {1, 5} {2, 6} {3, 7} send the activations between stages in forward, and their "
+        "gradients in backward"
+    )

@@ -1,0 +1,240 @@
+"""`ComposedPipeline`: a pipeline whose stages other axes have transformed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from stratagem_sharding.local_step import LocalStep
+from stratagem_sharding.torch_private import own_table, own_tensors
+from stratagem_sharding.whole_steps import OwnedStep, needs_owners
+from stratagem_sharding.whole_tensors import ReadingExchange, hold_whole, on_shards
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from stratagem import Clipping, ConfigError, Replica, SetupRequest
+from stratagem.errors import GradientError
+from stratagem.sdk.axes import AxisSteps, ModulePart
+from stratagem.sdk.tensors import map_tensors
+from stratagem_pipeline.prepared import PipelinePrepared
+
+if TYPE_CHECKING:
+    from stratagem import Collectives
+    from stratagem_pipeline.building import Pipeline, Stages
+
+
+class StagePart(ModulePart):
+    """The stages of this rank.
+
+    Args:
+        request: as the `setup` hook received it.
+        stages: all of them, placed.
+        pipe: the ranks of this copy.
+        open_among: opens a group of some ranks of each copy, and returns this rank's.
+    """
+
+    def __init__(
+        self,
+        request: SetupRequest,
+        stages: Stages,
+        pipe: Collectives,
+        open_among: Callable[[Sequence[int]], Any],
+    ) -> None:
+        self._request, self._stages, self._pipe, self._open_among = request, stages, pipe, open_among
+        own = [layers for layers, rank in zip(stages.layers, stages.ranks) if rank == pipe.rank]
+        self.roots = [layer for layers in own for layer in layers]
+
+    def prepare(self, steps: Sequence[AxisSteps]) -> ComposedPipeline:
+        """Return a pipeline of what the other axes have made of the stages."""
+
+        def complete(value: Any) -> Any:
+            for each in steps:
+                value = each.map_output(value)
+            return value
+
+        def hand_over(value: Any) -> Any:
+            # What comes out of a collective that goes on is awaited.
+            return complete(map_tensors(_refuse_shards, value))
+
+        pipeline = self._stages.pipeline(self._request, self._pipe, hand_over, complete)
+        return ComposedPipeline(self._request, pipeline, self._open_among, steps)
+
+
+class ComposedPipeline(PipelinePrepared):
+    """A pipeline of transformed stages. Training steps and evaluations are collective.
+
+    Args:
+        request: as the `setup` hook received it; its module has been transformed.
+        pipeline: what of it is where.
+        open_among: opens a group of some ranks of each copy, and returns this rank's.
+        steps: what the other axes do in each step.
+    """
+
+    def __init__(
+        self,
+        request: SetupRequest,
+        pipeline: Pipeline,
+        open_among: Callable[[Sequence[int]], Any],
+        steps: Sequence[AxisSteps],
+    ) -> None:
+        self._axis_steps = tuple(steps)
+        self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._are_complete = False
+        super().__init__(request, pipeline, open_among, averages=False)
+        # The user's code sees whole tensors, as under other compositions.
+        ReadingExchange(request.collectives)
+        hold_whole(parameter for _, parameter in self._named)
+        self._local_steps = [
+            OwnedStep(each, "axis 'pipeline'") if needs_owners(each) else LocalStep(each)
+            for each in self.optimizers
+        ]
+        for each in self._axis_steps:
+            each.begin(self)
+
+    # Per step -----------------------------------------------------------------------------------
+
+    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
+        self._put_aside()
+        output = super().forward_backward(*args, divisor=divisor, sync=sync)
+        if sync:
+            for parameter, before in self._kept:
+                parameter.grad = before if parameter.grad is None else parameter.grad + before
+            self._kept, self._are_complete = [], True
+        return output
+
+    def _put_aside(self) -> None:
+        """Take away gradients that a step left: those of this one are completed by themselves, and added to them."""
+        if self._are_complete:
+            kept = [(p, p.grad) for _, p in self._named if p.grad is not None]
+            if kept and self.loss_weights.is_used:
+                raise GradientError(
+                    "gradients of the step before are still there, and those of losses with weights can't be added "
+                    "to them under axis 'pipeline': call optimizer.zero_grad() after each step"
+                )
+            self._kept, self._are_complete = kept, False
+            for parameter, _ in kept:
+                parameter.grad = None
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        dropped = {id(parameter) for parameter in self._parameters[index]}
+        self._kept = [(p, before) for p, before in self._kept if id(p) not in dropped]
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        with self._running(reduces=False):
+            return super().evaluate(*args, **kwargs)
+
+    def _run(self, args: tuple[Any, ...], divisor: float, sync: bool) -> Any:
+        with self._running(reduces=sync):
+            return super()._run(args, divisor, sync)
+
+    @contextmanager
+    def _running(self, reduces: bool) -> Iterator[None]:
+        """Around a batch: parameters that axes have in shards are there, and none is sent within."""
+        with ExitStack() as stack:
+            for each in self._axis_steps:
+                stack.enter_context(each.computing())
+                stack.enter_context(each.gathered(reduces))
+            yield
+
+    def _reduce(self) -> None:
+        with on_shards():
+            for each in self._axis_steps:
+                if each.has_gradients_to_complete:
+                    each.complete_gradients([parameter for _, parameter in self._named])
+                each.after_backward()
+            super()._reduce()
+
+    @on_shards()
+    def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
+        return super().clip(index, clipping)
+
+    def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
+        with self._local_steps[index].stepping():
+            applied = super().step(index, closure)
+        with on_shards():
+            for each in self._axis_steps:
+                each.after_step(self, index)
+        return applied
+
+    # Copies -------------------------------------------------------------------------------------
+
+    def replicas(self) -> Iterator[tuple[Any, ...]]:
+        stages = str(sorted(self._pipeline.line.own))
+        for replica in super().replicas():
+            if isinstance(replica[1], DTensor):
+                yield _shard(replica[0], replica[1], stages)
+            else:
+                yield replica
+
+    def _make_equal(self) -> None:
+        with on_shards():
+            for each in self._axis_steps:
+                each.make_equal(self)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        self._make_equal()
+        with super().evaluating():
+            yield
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        self._make_equal()
+        return super().model_tensors()
+
+    @torch.no_grad()
+    def restore_module(self) -> None:
+        """Leave whole layers on the ranks of their stages, from which the next run in this process goes on."""
+        super().restore_module()
+        self._make_equal()
+        made: dict[int, torch.Tensor] = {}
+        for module in self.original_module.modules():
+            for name, tensor in list(own_tensors(module)):
+                if isinstance(tensor, DTensor):
+                    if id(tensor) not in made:
+                        made[id(tensor)] = _whole(tensor)
+                    own_table(module, name)[name] = made[id(tensor)]
+
+    def release(self) -> None:
+        self.leaves_module_sharded = any(isinstance(p, DTensor) for p in self.original_module.parameters())
+        super().release()
+        for each in self._axis_steps:
+            each.release()
+
+
+def _refuse_shards(tensor: torch.Tensor) -> torch.Tensor:
+    """Refuse activations that only their layout tells from those of one rank: it isn't sent to the next stage.
+
+    Raises:
+        ConfigError: names the axes that have them in shards.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    axes = " and ".join(map(repr, tensor.device_mesh.mesh_dim_names or ()))
+    raise ConfigError(
+        f"axis 'pipeline' sends plain tensors from stage to stage, and axis {axes} leaves activations of shape "
+        f"{tuple(tensor.shape)} as a DTensor where a stage begins or ends: let the layer there return plain tensors, "
+        "as by use_local_output=True, and leave loss_parallel out"
+    )
+
+
+def _shard(name: str, tensor: DTensor, stages: str) -> Replica:
+    """Return what is compared of a shard: with the ranks that have the same one of the same stages."""
+    mesh = tensor.device_mesh
+    dims = [dim for dim, placement in enumerate(tensor.placements) if not placement.is_replicate()]
+    place = [mesh.get_local_rank(dim) for dim in dims]
+    layout = f"stages {tuple(mesh.mesh.shape)} {dims}"
+    return Replica(name, tensor.to_local(), layout, f"{stages} {layout} {place}")
+
+
+def _whole(tensor: DTensor) -> torch.Tensor:
+    whole = (
+        torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        if tensor.is_meta
+        else tensor.full_tensor()
+    )
+    if not isinstance(tensor, nn.Parameter):
+        return whole
+    return nn.Parameter(whole.detach().clone(), requires_grad=tensor.requires_grad)

@@ -1,0 +1,51 @@
+"""`Settings`: how a module becomes a pipeline, which the strategy's options say, and those of the axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from stratagem import ConfigError
+from stratagem_pipeline.balance import refuse_other_stages
+
+if TYPE_CHECKING:
+    from stratagem_pipeline.schedules import Schedule
+
+
+class Settings(Protocol):
+    """As docs/strategies/pipeline.md lists them."""
+
+    schedule: Schedule
+    micro_batches: int | None
+    pipeline_module: str | None
+    split_points: list[str] | None
+    balance: list[int] | str
+    stages_per_rank: int
+    activation_checkpointing: bool
+    batch_statistics_per_part: bool
+
+
+def refuse_recomputation(settings: Settings) -> None:
+    """Refuse to compute layers again under a schedule that splits the backward.
+
+    Raises:
+        ConfigError: names the schedule.
+    """
+    if settings.activation_checkpointing and settings.schedule.splits_backward:
+        raise ConfigError(
+            f"activation_checkpointing goes with schedules that run a whole backward in one call, and "
+            f"schedule={settings.schedule.name!r} computes gradients of inputs and of weights apart: choose "
+            "'interleaved_1f1b' or '1f1b'"
+        )
+
+
+def check_settings(settings: Settings, size: int) -> None:
+    """Refuse schedules and balances that don't go with so many ranks.
+
+    Raises:
+        ConfigError: says what to change.
+    """
+    stages = size * settings.stages_per_rank
+    if settings.micro_batches is not None:
+        settings.schedule.check_micro_batches(settings.micro_batches, size, stages)
+    if not isinstance(settings.balance, str):
+        refuse_other_stages(settings.balance, stages)
