@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
+from whole_optimizers import WholeSteps
 
 import stratagem
 from stratagem import LossSum
@@ -72,6 +73,17 @@ class Stacked(Sentences):
                 nn.init.normal_(first.tokens.weight, std=0.3)
                 last.head.weight = first.tokens.weight
         return net
+
+
+@dataclass(frozen=True)
+class WholeStacked(WholeSteps):
+    """The same stack, by optimizers that need whole tensors."""
+
+    steps: int | None = 6
+    max_norm: float | None = 0.5
+
+    def net(self) -> nn.Module:
+        return Stacked().net()
 
 
 Variant = tuple[Mapping[str, Any], Recipe]

@@ -15,6 +15,7 @@ from stacked_models import (
     SPLIT,
     Stacked,
     Variant,
+    WholeStacked,
     fit_twice,
     held,
     plain_uneven,
@@ -117,6 +118,16 @@ def test_a_rank_holds_its_shards_of_its_stage(tmp_path: Path) -> None:
     first, second, third, fourth = (parameters for parameters, _ in ranks)
     assert (first, third) == (second, fourth)
     assert min(first, third) > whole / 6
+
+
+def test_optimizers_that_need_whole_tensors(tmp_path: Path) -> None:
+    """Each is stepped by one rank of those that have its shards."""
+    subject = replace(FOUR["pipeline=2+shard=2"], world_size=4, folder=str(tmp_path))
+    recipes = [WholeStacked(kind="norms"), WholeStacked(kind="adafactor")]
+    by_rank = subject.run(train_each, recipes)
+    for index, recipe in enumerate(recipes):
+        with naming(recipe):
+            expect_same([each[index] for each in by_rank], plainly(recipe, subject.shares()), 2e-6)
 
 
 # Checkpoints -----------------------------------------------------------------------------------------------
