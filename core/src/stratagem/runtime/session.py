@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -162,8 +163,8 @@ class Session:
         # Not with several ranks alone: an engine may step flat shards in one process, too.
         if not is_direct and "whole_optimizer" not in self.run.capabilities.features:
             self._retrials[prepared] = [
-                Retrial(own, tried, shaped, lambda optimizer: self._refuse_unshardable([optimizer]))
-                for own, tried, shaped in zip(prepared.optimizers, given, shapes)
+                Retrial(own, tried, shaped, partial(self._try_again, prepared, index))
+                for index, (own, tried, shaped) in enumerate(zip(prepared.optimizers, given, shapes))
             ]
         return prepared
 
@@ -194,6 +195,11 @@ class Session:
                 raise self.run.refusal(
                     "whole_optimizer", f"{type(optimizer).__name__} on shards, for {reason}"
                 )
+
+    def _try_again(self, prepared: Prepared, index: int, optimizer: Optimizer) -> None:
+        """Refuse an optimizer whose settings were switched, or tell what steps it."""
+        self._refuse_unshardable([optimizer])
+        prepared.optimizer_tried_again(index, optimizer)
 
     def open_checkpoint(self, path: str, verify: bool = True) -> CheckpointReader:
         """Open a checkpoint that this run's strategy can load. Collective.

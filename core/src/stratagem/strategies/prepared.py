@@ -219,6 +219,14 @@ class Prepared:
             "didn't get it: pass optimizers to setup() with their module, and step those that it returns"
         )
 
+    def optimizer_tried_again(self, index: int, tried: Optimizer) -> None:
+        """Prepare to step optimizer `index` with settings that were switched since `setup`.
+
+        Args:
+            index: of the optimizer.
+            tried: has today's settings, and wasn't refused by the strategy's `refuse_optimizer`.
+        """
+
     def optimizer_name(self, index: int) -> str:
         """Return the name of the class of the user's optimizer `index`, for messages."""
         return optimizer_name(self.optimizers[index])

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from stratagem_sharding.rank_buffers import RankBuffers
     from torch.distributed.fsdp import FSDPModule
+    from torch.optim import Optimizer
 
     from stratagem import CheckpointReader
     from stratagem_fsdp.sharding import Sharded
@@ -101,7 +102,7 @@ class UnitPrepared(Prepared):
             self.strategy_name,
             self.device,
         )
-        self._steps = [
+        self._steps: list[LocalStep] = [
             OwnedStep(each, self.strategy_name) if needs_owners(each) else LocalStep(each)
             for each in self.optimizers
         ]
@@ -203,6 +204,11 @@ class UnitPrepared(Prepared):
         if self._has_owners(index):
             raise no_state_dict(self.optimizers[index], self.strategy_name)
         super().load_optimizer_state_dict(index, state)
+
+    def optimizer_tried_again(self, index: int, tried: Optimizer) -> None:
+        if needs_owners(tried) and not self._has_owners(index):
+            self._steps[index] = OwnedStep(self.optimizers[index], self.strategy_name)
+            self.has_all_states = False
 
     def _has_owners(self, index: int) -> bool:
         """Whether each rank has states of some parameters alone."""
