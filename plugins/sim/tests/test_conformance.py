@@ -1,6 +1,6 @@
 """The accelerator does what every accelerator does, and strategies give the CPU's numbers on it when work runs late.
 
-All checks run for ddp and fsdp, and some for the other strategies.
+All checks run for ddp, fsdp and fsdp_offload, and some for the other strategies.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ OTHERS = (
     "ddp_sharded",
     "ddp_fully_sharded",
     "fsdp_hybrid",
-    "fsdp_offload",
     "ddp_bf16",
     "bagua_bytegrad",
     "diloco",
+    "pipeline",
 )
-SHORT = ("parity", "accumulation", "clipping", "no_sync", "tied_weights", "save_and_load")
+SHORT = ("parity", "accumulation", "norm_clipping", "no_sync", "tied_weights", "save_and_load")
 
 WAIVERS = {
     "no_sync": "PyTorch has sequence numbers for its own process groups alone, by which the check counts collectives",
     "sparse_gradients": "sim has no sparse tensors",
+}
+
+OFFLOAD_WAIVERS = {
+    "penalties": "PyTorch's autograd asserts a stream where a gradient on the device goes to parameters on the CPU",
 }
 
 
@@ -77,6 +81,19 @@ class TestFSDP(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return on_sim("fsdp")
+
+
+class TestOffload(StrategyContract):
+    world_sizes = (2,)
+
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        declared = on_sim("fsdp_offload")
+        return replace(declared, waivers={**declared.waivers, **OFFLOAD_WAIVERS})
+
+
+def test_checks_are_called_so() -> None:
+    assert set(SHORT) <= {check.name for check in STRATEGY_CHECKS}
 
 
 class TestOthers(StrategyContract):

@@ -33,6 +33,14 @@ def test_to_still_drops_the_imaginary_part():
     assert not net["z"].is_complex(), "Module.to leaves it alone: use that"
 
 
+def test_the_scaler_still_copies_the_scale_without_waiting():
+    names = ["self", "optimizer", "inv_scale", "found_inf", "allow_fp16"]
+    assert list(inspect.signature(torch.amp.GradScaler._unscale_grads_).parameters) == names
+    assert "self._unscale_grads_(" in inspect.getsource(torch.amp.GradScaler.unscale_)
+    copies = inspect.getsource(torch.amp.grad_scaler._MultiDeviceReplicator.get)
+    assert "non_blocking=True" in copies, "it waits now: take GradientScaler._unscale_grads_ away"
+
+
 def test_the_scaler_tells_of_overflows_and_is_asked_again():
     parameter = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)

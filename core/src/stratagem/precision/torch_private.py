@@ -40,6 +40,19 @@ class GradientScaler(torch.amp.GradScaler):
         """
         return list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
 
+    def _unscale_grads_(
+        self, optimizer: Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
+        """Divide gradients by the scale, also those that are kept in the CPU's memory.
+
+        Torch copies the scale there without waiting for the copy, and would divide by the one of a step before.
+        """
+        groups = optimizer.param_groups
+        kinds = {p.grad.device.type for group in groups for p in group["params"] if p.grad is not None}
+        if "cpu" in kinds:
+            inv_scale, found_inf = inv_scale.cpu(), found_inf.cpu()
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+
     def forget(self, optimizer: Optimizer) -> None:
         """Let `optimizer` be unscaled again."""
         # patch: scaler states

@@ -152,7 +152,8 @@ def _agree(
 
 
 def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
+    # Parameters of one group may be on several devices, or on none yet.
+    return torch.cat([tensor.reshape(-1).cpu() for tensor in tensors]) if tensors else torch.zeros(0)
 
 
 class _Copy:
