@@ -180,6 +180,32 @@ def test_a_step_of_two_optimizers_counts_once_for_local_sgd() -> None:
     assert seen == [False, False, False, True, True, False, True, True, False]
 
 
+def local_after_a_load(live: Runtime, path: str, is_first: bool) -> list[bool]:
+    """Save what has no steps of local SGD, or load it; return after each step whether the ranks' weights differ."""
+    net = Layers()
+    net.norm.requires_grad_(False)
+    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    if is_first:
+        live.save(path)
+        return []
+    live.load(path)
+    apart = []
+    for _ in range(4):
+        live.backward(module(inputs(live.rank)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        weights = live.collectives.gather_objects(net.first.weight.tolist())
+        apart.append(weights[0] != weights[1])
+    return apart
+
+
+def test_local_sgd_begins_again_with_another_strategys_checkpoint(tmp_path: Path) -> None:
+    path = str(tmp_path / "c")
+    runtime().launch(local_after_a_load, path, True, quiet=True)
+    resumed = runtime(**LOCAL_SGD).launch(local_after_a_load, path, False, quiet=True)
+    assert resumed == [False, False, False, True]
+
+
 def resumed_locally(live: Runtime, path: str, is_first: bool) -> Any:
     net = Layers()
     module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import Line
+from small import Closure, Line
 from stratagem_trainer.loops.loader_index import takes_loader_index
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -238,6 +238,58 @@ def test_an_evaluation_may_read_loaders_side_by_side(tmp_path: Path) -> None:
     assert module.batches == [(0, 0, [[0, 1], [10, 11]]), (0, 1, [[0, 1], [12, 13]])]
     with pytest.raises(DataError, match="predictions come loader by loader"):
         trainer(tmp_path).predict(module, combined)
+
+
+class Totals(stratagem.Callback):
+    def __init__(self) -> None:
+        self.seen: list[int | None] = []
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        self.seen.append(trainer.num_eval_batches)
+
+
+def test_an_evaluation_counts_the_batches_of_all_loaders(tmp_path: Path) -> None:
+    totals = Totals()
+    run = trainer(tmp_path, callbacks=[totals], limit_val_batches=2)
+    run.validate(Reader(), [loader(0, 6), loader(10, 12)])
+    run.validate(Reader(), loader(0, 6))
+    assert totals.seen == [3, 2]
+
+
+class Grows(Reader):
+    """Has another number of batches in each epoch."""
+
+    def train_dataloader(self) -> Any:
+        return loader(0, 2 * (self.trainer.current_epoch + 1))
+
+
+def test_loaders_that_are_made_again_are_counted_again(tmp_path: Path) -> None:
+    counts: list[Any] = []
+    count = stratagem.Callback()
+    count.on_train_epoch_end = lambda run, module: counts.append(run.num_training_batches)  # type: ignore[method-assign]
+    module = Grows()
+    trainer(tmp_path, max_epochs=3, reload_dataloaders_every_n_epochs=1, callbacks=[count]).fit(module)
+    assert counts == [1, 2, 3]
+    assert len(module.batches) == 6
+
+
+class Evaluations(Closure):
+    """Logs how often a loss has been computed."""
+
+    count_of_losses = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.count_of_losses += 1
+        self.log("losses", float(self.count_of_losses), on_epoch=True, on_step=False, reduce_fx="sum")
+        return super().training_step(batch, batch_idx)
+
+
+def test_what_a_closure_logs_counts_at_the_parameters_before_the_step(tmp_path: Path) -> None:
+    module = Evaluations()
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(module)
+    assert module.count_of_losses > 1
+    assert run.callback_metrics["losses"] == 1
 
 
 class Sums(Reader):

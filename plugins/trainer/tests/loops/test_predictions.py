@@ -62,7 +62,7 @@ def same(left, right):
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize(
-    ("length", "world_size", "batch_size"), [(13, 2, 4), (9, 3, 4), (3, 4, 2), (16, 2, 8)]
+    ("length", "world_size", "batch_size"), [(13, 2, 4), (9, 3, 4), (3, 4, 2), (16, 2, 8), (6, 4, 2)]
 )
 def test_the_result_is_what_one_rank_gives(kind, length, world_size, batch_size):
     make = MAKERS[kind]
@@ -85,9 +85,10 @@ def test_given_sizes_decide_where_shapes_mislead():
         merge_predictions(parts, [[2], [1]]),
         [[torch.tensor([0, 1]), torch.tensor([0, 10])], [torch.tensor([2]), torch.tensor([20])]],
     )
-    # Three rows that belong to a batch of two.
-    with pytest.warns(UserWarning, match="can't be split"):
-        merge_predictions([[torch.zeros(3, 2)], [torch.zeros(3, 2)]], [[2], [2]])
+    # Three rows, or one, that belong to a batch of two.
+    for rows in (3, 1):
+        with pytest.warns(UserWarning, match="can't be split"):
+            merge_predictions([[torch.zeros(rows, 2)], [torch.zeros(rows, 2)]], [[2], [2]])
 
 
 @pytest.mark.parametrize(
