@@ -115,6 +115,13 @@ def test_all_ranks_begin_with_what_rank_0_has(trains: bool) -> None:
     assert first == second == {name: each.tolist() for name, each in Layers().state_dict().items()}
 
 
+@pytest.mark.filterwarnings("error")
+def test_torchs_older_keyword_is_taken_without_a_warning() -> None:
+    first, second = runtime(broadcast_buffers=False).launch(start, True, quiet=True)
+    own = {name for name in first if first[name] != second[name]}
+    assert own == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+
+
 def evaluation_of_frozen(live: Runtime) -> dict[str, int]:
     net = Layers()
     net.requires_grad_(False)  # until later

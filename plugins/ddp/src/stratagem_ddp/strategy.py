@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
@@ -207,10 +208,13 @@ class DDPStrategy(ProcessGroupStrategy):
         `init_sync` is False; at first it says whether parameters and buffers are to become rank 0's.
         """
         device_ids = None if device.type == "cpu" else [device]
-        # The command line reads off this call which keywords there are.
-        return DistributedDataParallel(
-            module, device_ids=device_ids, init_sync=self.init_sync, **self.ddp_kwargs
-        )
+        with warnings.catch_warnings():
+            # Its successor sends buffers at the start, and isn't what was asked for.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            # The command line reads off this call which keywords there are.
+            return DistributedDataParallel(
+                module, device_ids=device_ids, init_sync=self.init_sync, **self.ddp_kwargs
+            )
 
     def without_init_sync(self) -> DDPStrategy:
         """Return the same settings for a module that has rank 0's parameters and buffers, or has been trained."""
