@@ -75,6 +75,40 @@ class Stacked(Sentences):
         return net
 
 
+SPLIT_OUTSIDE: dict[str, Any] = {
+    **{name.replace("net.*", "net.blocks.*"): style for name, style in SPLIT.items()},
+    "net.tokens": "rowwise",
+    "net.head": "colwise_gathered",
+}
+
+
+class Surrounded(nn.Module):
+    """A transformer whose blocks alone are a stack; embeddings and head are on every stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.places = nn.Parameter(torch.randn(LENGTH, WIDTH) / 4)
+        self.blocks = nn.Sequential(Block(), Block(), Block())
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        nn.init.normal_(self.tokens.weight, std=0.3)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.blocks(self.tokens(tokens) + self.places))
+        return scores
+
+
+@dataclass(frozen=True)
+class Outside(Stacked):
+    """Predict the next token by a model of which a part isn't in stages."""
+
+    def net(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return Surrounded()
+
+
 @dataclass(frozen=True)
 class WholeStacked(WholeSteps):
     """The same stack, by optimizers that need whole tensors."""

@@ -13,6 +13,8 @@ from mesh_subjects import composition
 from pipelines import Stack, Surrounded, one_copy
 from stacked_models import (
     SPLIT,
+    SPLIT_OUTSIDE,
+    Outside,
     Stacked,
     Variant,
     WholeStacked,
@@ -86,6 +88,21 @@ def test_two_axes_equal_one_process(name: str, tmp_path: Path) -> None:
 def test_three_axes_equal_one_process(name: str, tmp_path: Path) -> None:
     variants = [each for each in VARIANTS if "pipeline=2" in name or not each[0]]
     equals_one_process(EIGHT[name], 8, variants, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("expression", "data_ranks", "world_size"),
+    [
+        ("pipeline=2+tensor=2", 1, 4),
+        pytest.param("pipeline=2+shard=2+tensor=2", 2, 8, marks=pytest.mark.long),
+    ],
+)
+def test_split_layers_outside_of_the_pipeline(
+    expression: str, data_ranks: int, world_size: int, tmp_path: Path
+) -> None:
+    """They are split and not sharded: their gradients are averaged, and added up over stages."""
+    subject = composition(expression, data_ranks, SPLIT_OUTSIDE)
+    equals_one_process(subject, world_size, [({}, Outside(max_norm=0.1, accumulate=2))], tmp_path)
 
 
 def weighs_as_one_process(subject: StrategySubject, world_size: int, folder: Path) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
+    from stratagem import Prepared
+
 LACKS = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
 """What shards don't stand."""
 
@@ -67,7 +69,7 @@ class ShardAxis(Axis):
         groups = [target.mesh.get_group(name) for name in averaging]
         if target.roots is not None:
             roots = shard_parts(request, meshes.of, target.fill_unit, self.auto_wrap_policy, target.roots)
-            return ShardSteps(unsharded(request.original_module, roots), groups, request.device, roots)
+            return PartSteps(roots, groups, request.device)
         shard_units(request, meshes.of, target.fill_unit, self.auto_wrap_policy, list(target.split))
         whole = [each for each in request.module.parameters() if not isinstance(each, DTensor)]
         return ShardSteps(whole, groups, request.device)
@@ -132,17 +134,41 @@ class ShardSteps(AxisSteps):
         whole: these parameters.
         groups: the ranks of each dimension over which the others are sharded or copied.
         device: of messages.
-        roots: outermost units of the part of the module that this rank has, where another axis gives parts.
     """
 
-    def __init__(
-        self,
-        whole: Sequence[nn.Parameter],
-        groups: Sequence[Any],
-        device: torch.device,
-        roots: Sequence[FSDPModule] = (),
-    ) -> None:
-        self._whole, self._groups, self._device, self._roots = whole, groups, device, roots
+    def __init__(self, whole: Sequence[nn.Parameter], groups: Sequence[Any], device: torch.device) -> None:
+        self._whole, self._groups, self._device = whole, groups, device
+
+    def after_backward(self) -> None:
+        """Average. What is equal on all ranks stays as it is, so that gradients may accumulate over several calls."""
+        trained = [each for each in self._whole if each.requires_grad and each.numel()]
+        for group in self._groups:
+            has_one = [parameter.grad is not None for parameter in trained]
+            gradients = gradients_of_any(trained, has_one, self._device, group)
+            for flat in flattened_buckets(local_of(each) for each in gradients):
+                dist.all_reduce(flat, group=group)
+                flat.div_(dist.get_world_size(group))
+
+    def release(self) -> None:
+        self._whole = self._groups = ()
+
+
+class PartSteps(ShardSteps):
+    """Gathers units of the part of a module that another axis has given this rank, once per batch.
+
+    Args:
+        roots: outermost units.
+        groups: as for `ShardSteps`.
+        device: of messages.
+    """
+
+    def __init__(self, roots: Sequence[FSDPModule], groups: Sequence[Any], device: torch.device) -> None:
+        super().__init__((), groups, device)
+        self._roots = roots
+
+    def begin(self, prepared: Prepared) -> None:
+        """Look for what isn't in a unit: what other axes split of it is filled after `apply`."""
+        self._whole = unsharded(prepared.original_module, self._roots)
 
     @contextmanager
     def gathered(self, reduces: bool) -> Iterator[None]:
@@ -161,15 +187,6 @@ class ShardSteps(AxisSteps):
         for unit in units:
             unit.reshard()
 
-    def after_backward(self) -> None:
-        """Average. What is equal on all ranks stays as it is, so that gradients may accumulate over several calls."""
-        trained = [each for each in self._whole if each.requires_grad and each.numel()]
-        for group in self._groups:
-            has_one = [parameter.grad is not None for parameter in trained]
-            gradients = gradients_of_any(trained, has_one, self._device, group)
-            for flat in flattened_buckets(local_of(each) for each in gradients):
-                dist.all_reduce(flat, group=group)
-                flat.div_(dist.get_world_size(group))
-
     def release(self) -> None:
-        self._whole = self._groups = self._roots = ()
+        super().release()
+        self._roots = ()

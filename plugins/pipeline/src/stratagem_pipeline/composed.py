@@ -225,7 +225,8 @@ def _shard(name: str, tensor: DTensor, stages: str) -> Replica:
     mesh = tensor.device_mesh
     dims = [dim for dim, placement in enumerate(tensor.placements) if not placement.is_replicate()]
     place = [mesh.get_local_rank(dim) for dim in dims]
-    layout = f"stages {tuple(mesh.mesh.shape)} {dims}"
+    # Several meshes may have dimensions of the same size.
+    layout = f"stages {mesh.mesh_dim_names} {dims}"
     return Replica(name, tensor.to_local(), layout, f"{stages} {layout} {place}")
 
 
