@@ -29,13 +29,18 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """The head has the weight of the embedding."""
+    """The head has the weight of the embedding.
 
-    def __init__(self) -> None:
+    Args:
+        in_sequence: blocks are an `nn.Sequential`, which the axis `pipeline` divides into stages.
+    """
+
+    def __init__(self, in_sequence: bool) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.places = nn.Parameter(torch.randn(LENGTH, WIDTH) / 4)
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        blocks = [Block() for _ in range(BLOCKS)]
+        self.blocks = nn.Sequential(*blocks) if in_sequence else nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY)
         self.scale = nn.Parameter(torch.tensor(1.5))
@@ -44,8 +49,11 @@ class Net(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.places
-        for block in self.blocks:
-            x = block(x)
+        if isinstance(self.blocks, nn.Sequential):
+            x = self.blocks(x)
+        else:
+            for block in self.blocks:
+                x = block(x)
         logits: Tensor = self.head(self.norm(x)) * self.scale
         return logits
 
@@ -68,11 +76,12 @@ class Task(Sentences):
 
     global_batch: int = 32
     samples: int = 128
+    in_sequence: bool = False
 
     def net(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
-            return Net()
+            return Net(self.in_sequence)
 
     def optimizers(self, net: nn.Module) -> list[Optimizer]:
         if self.kind == "whitening":

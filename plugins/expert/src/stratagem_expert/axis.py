@@ -40,6 +40,7 @@ class ExpertAxis(Axis):
     setup_order = 150
     reads_same_batches = False
     unsplit_parameters = "shards"
+    takes_parts = True
     lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
     sends = (
         "tokens to the ranks of their experts and back, in forward and backward (all-to-all); all other "
@@ -70,10 +71,13 @@ class ExpertAxis(Axis):
                 )
         if size > 1:
             mesh = target.mesh[self.name]
-            for mixture in mixtures:
+            roots = target.roots or [target.request.original_module]
+            here = {module for root in roots for module in root.modules()}
+            own = [mixture for mixture in mixtures if mixture.module in here]
+            for mixture in own:
                 _split(mixture.module, mesh)
                 target.split[mixture.module] = self.name
-            return ExpertSteps(mixtures, mesh.get_group(), target.closing)
+            return ExpertSteps(own, mesh.get_group(), target.closing)
         return AxisSteps()
 
 

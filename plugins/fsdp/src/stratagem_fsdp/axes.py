@@ -68,8 +68,11 @@ class ShardAxis(Axis):
         averaging = [*target.names("copies"), *target.names("shards")]
         groups = [target.mesh.get_group(name) for name in averaging]
         if target.roots is not None:
-            roots = shard_parts(request, meshes.of, target.fill_unit, self.auto_wrap_policy, target.roots)
-            return PartSteps(roots, groups, request.device)
+            split = list(target.split)
+            roots = shard_parts(
+                request, meshes.of, target.fill_unit, self.auto_wrap_policy, target.roots, split
+            )
+            return PartSteps(roots, groups, request.device, split)
         shard_units(request, meshes.of, target.fill_unit, self.auto_wrap_policy, list(target.split))
         whole = [each for each in request.module.parameters() if not isinstance(each, DTensor)]
         return ShardSteps(whole, groups, request.device)
@@ -160,15 +163,22 @@ class PartSteps(ShardSteps):
         roots: outermost units.
         groups: as for `ShardSteps`.
         device: of messages.
+        split: modules of which each rank has parameters of its own.
     """
 
-    def __init__(self, roots: Sequence[FSDPModule], groups: Sequence[Any], device: torch.device) -> None:
+    def __init__(
+        self,
+        roots: Sequence[FSDPModule],
+        groups: Sequence[Any],
+        device: torch.device,
+        split: Sequence[nn.Module],
+    ) -> None:
         super().__init__((), groups, device)
-        self._roots = roots
+        self._roots, self._split = roots, split
 
     def begin(self, prepared: Prepared) -> None:
         """Look for what isn't in a unit: what other axes split of it is filled after `apply`."""
-        self._whole = unsharded(prepared.original_module, self._roots)
+        self._whole = unsharded(prepared.original_module, self._roots, self._split)
 
     @contextmanager
     def gathered(self, reduces: bool) -> Iterator[None]:

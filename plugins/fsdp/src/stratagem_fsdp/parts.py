@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from stratagem_fsdp.none_losses import reduce_kept_gradients
 from stratagem_fsdp.options import mixed_precision
 from stratagem_fsdp.torch_private import has_run, managed_parameters
-from stratagem_fsdp.units import outermost_of, own_memory, refuse_empty_parts, sharded_units
+from stratagem_fsdp.units import left_alone, outermost_of, own_memory, refuse_empty_parts, sharded_units
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -27,6 +27,7 @@ def shard_parts(
     fill_unit: Callable[[nn.Module], None],
     auto_wrap_policy: Policy,
     roots: Sequence[nn.Module],
+    apart: Collection[nn.Module] = (),
 ) -> tuple[FSDPModule, ...]:
     """Shard the modules that this rank calls, each by itself, and units in them. Collective.
 
@@ -40,6 +41,7 @@ def shard_parts(
         fill_unit: as for `shard_units`.
         auto_wrap_policy: as for `shard_units`.
         roots: that this rank calls, none in another.
+        apart: as for `shard_units`.
 
     Returns:
         The outermost units.
@@ -50,11 +52,11 @@ def shard_parts(
     original_module = request.original_module
     inside = {module for root in roots for module in root.modules()}
     policy = modules_named(original_module, auto_wrap_policy)
-    candidates = [*roots, *(child for root in roots for child in callable_children(root)), *policy]
+    candidates = [*roots, *(child for root in roots for child in callable_children(root)), *policy, *apart]
     units = units_among(original_module, [module for module in candidates if module in inside])
     # What isn't asked for is a unit only where the module around it can't be one.
     around = {inner for root in roots if root in units for inner in list(root.modules())[1:]}
-    units = [module for module in units if module not in around or module in policy]
+    units = [module for module in units if module not in around or module in policy or module in apart]
     if any(mesh_of(unit) is not None for unit in units):
         refuse_empty_parts((name, p) for name, p in original_module.named_parameters() if not p.is_meta)
     done: set[nn.Module] = set()
@@ -63,15 +65,18 @@ def shard_parts(
         mesh = mesh_of(module)
         if mesh is None:
             continue
-        apart = "keep those of one dtype in their own module that auto_wrap_policy names"
-        refuse_mixed_dtypes(module, done, original_module, apart)
+        advice = "keep those of one dtype in their own module that auto_wrap_policy names"
+        refuse_mixed_dtypes(module, done, original_module, advice)
         module.register_forward_hook(own_memory)
         fully_shard(
             module,
             mesh=mesh,
             reshard_after_forward=False,
             mp_policy=mixed_precision(None, request.precision),
-            ignored_params={each for each in module.parameters() if each.dim() == 0 or not each.numel()},
+            ignored_params={
+                *(each for each in module.parameters() if each.dim() == 0 or not each.numel()),
+                *left_alone(apart, mesh_of),
+            },
         )
         done.add(module)
     outermost = outermost_of(done)
@@ -88,11 +93,20 @@ def units_of(root: FSDPModule) -> tuple[FSDPModule, ...]:
     return sharded_units(root)[0]
 
 
-def unsharded(module: nn.Module, roots: Sequence[FSDPModule]) -> list[nn.Parameter]:
-    """Return the parameters that no unit has, among those that this rank has."""
+def unsharded(
+    module: nn.Module, roots: Sequence[FSDPModule], split: Collection[nn.Module] = ()
+) -> list[nn.Parameter]:
+    """Return the parameters that no unit has, among those that this rank has.
+
+    Args:
+        module: the user's.
+        roots: its outermost units.
+        split: modules of which each rank has parameters of its own.
+    """
     managed = {
         id(parameter) for root in roots for unit in units_of(root) for parameter in managed_parameters(unit)
     }
+    managed.update(id(each) for other in split for each in other.parameters(recurse=False))
     return [each for each in module.parameters() if id(each) not in managed and not each.is_meta]
 
 

@@ -53,7 +53,6 @@ def shard_units(
         candidates += callable_children(original_module)
     units = units_among(original_module, candidates)
     outermost = outermost_of(units) if by_hand else {root}
-    left_alone = [module for module in apart if mesh_of(module) is None]
     done: set[nn.Module] = set()
     for module in [*units, root]:
         fill_unit(module)
@@ -69,7 +68,7 @@ def shard_units(
                 mp_policy=mixed_precision(None, request.precision),
                 ignored_params={
                     *(each for each in module.parameters() if each.dim() == 0 or not each.numel()),
-                    *(each for other in left_alone for each in other.parameters(recurse=False)),
+                    *left_alone(apart, mesh_of),
                 },
             )
         done.add(module)
@@ -90,6 +89,13 @@ def refuse_empty_parts(named: Iterable[tuple[str, nn.Parameter]]) -> None:
                     f"parameter {name!r} of shape {tuple(parameter.shape)} is split among {parts} ranks, and some "
                     "have nothing of it, and can't be sharded as well: leave its layer out of the plan"
                 )
+
+
+def left_alone(
+    apart: Iterable[nn.Module], mesh_of: Callable[[nn.Module], DeviceMesh | None]
+) -> list[nn.Parameter]:
+    """Return the parameters of modules that no unit around them may have, since they aren't sharded."""
+    return [each for module in apart if mesh_of(module) is None for each in module.parameters(recurse=False)]
 
 
 def sharded_units(root: nn.Module) -> tuple[tuple[FSDPModule, ...], tuple[FSDPModule, ...]]:

@@ -21,6 +21,8 @@ from stratagem.sdk.tensors import map_tensors
 from stratagem_pipeline.prepared import PipelinePrepared
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from stratagem import Collectives
     from stratagem_pipeline.building import Pipeline, Stages
 
@@ -86,7 +88,7 @@ class ComposedPipeline(PipelinePrepared):
         # The user's code sees whole tensors, as under other compositions.
         ReadingExchange(request.collectives)
         hold_whole(parameter for _, parameter in self._named)
-        self._local_steps = [
+        self._local_steps: list[LocalStep] = [
             OwnedStep(each, "axis 'pipeline'") if needs_owners(each) else LocalStep(each)
             for each in self.optimizers
         ]
@@ -150,6 +152,10 @@ class ComposedPipeline(PipelinePrepared):
     @on_shards()
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
         return super().clip(index, clipping)
+
+    def optimizer_tried_again(self, index: int, tried: Optimizer) -> None:
+        if needs_owners(tried) and not isinstance(self._local_steps[index], OwnedStep):
+            self._local_steps[index] = OwnedStep(self.optimizers[index], "axis 'pipeline'")
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         with self._local_steps[index].stepping():
