@@ -29,6 +29,7 @@ from stratagem_mesh import ComposedStrategy, compose
 from stratagem_pipeline import PipelineAxis
 from stratagem_testing import StrategySubject
 from stratagem_testing.same import expect_close, expect_same
+from stratagem_testing.strategies import STRATEGY_CHECKS
 from stratagem_testing.trained import naming, plainly, train_each
 from stratagem_testing.workers import RankError, shared_workers
 from tensor_models import go_on, save_on_the_way, tensors_at
@@ -145,6 +146,19 @@ def test_optimizers_that_need_whole_tensors(tmp_path: Path) -> None:
     for index, recipe in enumerate(recipes):
         with naming(recipe):
             expect_same([each[index] for each in by_rank], plainly(recipe, subject.shares()), 2e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "check", ["used_on_some_ranks", "validation_changes_nothing", "checkpoint_is_what_was_evaluated"]
+)
+def test_what_the_kit_says_of_evaluations_and_of_unused_parameters(check: str, tmp_path: Path) -> None:
+    """With whole batches: batch norms would see parts of them."""
+    whole = {"pipeline": {"micro_batches": 1, "schedule": "gpipe"}}
+    subject = FOUR["pipeline=2+shard=2"]
+    subject = replace(subject, options={**subject.options, "axis_options": whole}, world_size=4)
+    (found,) = (each for each in STRATEGY_CHECKS if each.name == check)
+    found.run(replace(subject, folder=str(tmp_path)))
 
 
 # Checkpoints -----------------------------------------------------------------------------------------------

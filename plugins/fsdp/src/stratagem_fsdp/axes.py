@@ -12,7 +12,7 @@ from stratagem_sharding.wrap_policy import Policy, modules_named, recompute_acti
 from torch.distributed.tensor import DTensor
 
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
-from stratagem_fsdp.parts import reduce_part, shard_parts, units_of, unsharded
+from stratagem_fsdp.parts import reduce_part, refuse_partly_used, shard_parts, units_of, unsharded
 from stratagem_fsdp.torch_private import joined_mesh, local_of
 from stratagem_fsdp.units import shard_units
 
@@ -175,10 +175,14 @@ class PartSteps(ShardSteps):
     ) -> None:
         super().__init__((), groups, device)
         self._roots, self._split = roots, split
+        self._names: dict[int, str] = {}
 
     def begin(self, prepared: Prepared) -> None:
         """Look for what isn't in a unit: what other axes split of it is filled after `apply`."""
-        self._whole = unsharded(prepared.original_module, self._roots, self._split)
+        module = prepared.original_module
+        self._whole = unsharded(module, self._roots, self._split)
+        apart = {id(each) for other in self._split for each in other.parameters(recurse=False)}
+        self._names = {id(each): name for name, each in module.named_parameters() if id(each) not in apart}
 
     @contextmanager
     def gathered(self, reduces: bool) -> Iterator[None]:
@@ -192,8 +196,10 @@ class PartSteps(ShardSteps):
             for unit in units:
                 unit.reshard()
             raise
-        for root in self._roots if reduces else ():
-            reduce_part(root)
+        if reduces:
+            refuse_partly_used(self._roots, self._names, self._groups, self._device)
+            for root in self._roots:
+                reduce_part(root)
         for unit in units:
             unit.reshard()
 

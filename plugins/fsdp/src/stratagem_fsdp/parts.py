@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
 from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
 from stratagem_sharding.wrap_policy import Policy, callable_children, modules_named, units_among
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from stratagem.errors import GradientError
 from stratagem_fsdp.none_losses import reduce_kept_gradients
 from stratagem_fsdp.options import mixed_precision
-from stratagem_fsdp.torch_private import has_run, managed_parameters
+from stratagem_fsdp.torch_private import has_gradient, has_run, managed_parameters, reduced_groups
 from stratagem_fsdp.units import left_alone, outermost_of, own_memory, refuse_empty_parts, sharded_units
 
 if TYPE_CHECKING:
@@ -116,3 +119,40 @@ def reduce_part(root: FSDPModule) -> None:
         root.set_requires_gradient_sync(True)
         reduce_kept_gradients(root)
         root.set_requires_gradient_sync(False)
+
+
+def refuse_partly_used(
+    roots: Sequence[FSDPModule], names: Mapping[int, str], groups: Sequence[Any], device: torch.device
+) -> None:
+    """Refuse gradients that some ranks have and others haven't: they reduce those that they have. Collective.
+
+    Args:
+        roots: outermost units.
+        names: by id, of parameters that are to be compared.
+        groups: the ranks that reduce gradients with each other.
+        device: of messages.
+
+    Raises:
+        GradientError: names a parameter, on all ranks.
+    """
+    units = [unit for root in roots for unit in units_of(root)]
+    held = [
+        each
+        for unit in units
+        for group in reduced_groups(unit)
+        for each in group.fsdp_params
+        if id(each.sharded_param) in names
+    ]
+    if not held:
+        return
+    has_one = torch.tensor([has_gradient(each) for each in held], dtype=torch.uint8, device=device)
+    seen = torch.stack([has_one, 1 - has_one])
+    for group in groups:
+        dist.all_reduce(seen, dist.ReduceOp.MAX, group=group)
+    for each, differs in zip(held, seen.amin(0).tolist()):
+        if differs:
+            raise GradientError(
+                f"{names[id(each.sharded_param)]!r} has a gradient on some ranks and none on others, and shards are "
+                "reduced by all ranks together: use each parameter on all ranks in each step, as by adding "
+                "0.0 * parameter.sum() to the loss, or choose pipeline with data_parallel_size"
+            )

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
+from stratagem_sharding.buckets import flattened_buckets
 from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.torch_private import own_table, own_tensors
 from stratagem_sharding.whole_steps import OwnedStep, needs_owners
@@ -73,6 +75,8 @@ class ComposedPipeline(PipelinePrepared):
         open_among: opens a group of some ranks of each copy, and returns this rank's.
         steps: what the other axes do in each step.
     """
+
+    supports_inference_mode = False  # parameters are gathered into memory that outlives an evaluation
 
     def __init__(
         self,
@@ -176,6 +180,14 @@ class ComposedPipeline(PipelinePrepared):
                 yield replica
 
     def _make_equal(self) -> None:
+        """Make what ranks hold alike equal, buffers too: each data rank has its own while it trains. Collective."""
+        data = self._collectives.data
+        if data.world_size > 1:
+            source = dist.get_global_rank(data.process_group, 0)
+            for flat in flattened_buckets(
+                each for each in self.original_module.buffers() if not each.is_meta
+            ):
+                dist.broadcast(flat, source, group=data.process_group)
         with on_shards():
             for each in self._axis_steps:
                 each.make_equal(self)
