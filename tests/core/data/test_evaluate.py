@@ -62,7 +62,7 @@ def test_each_sample_counts_once_and_predictions_come_in_order(
 
     predictions = [[torch.tensor(batch) * 2 for batch in part] for part in counted]
     alone = [list(range(length))[i : i + batch_size] for i in range(0, length, batch_size)]
-    assert [(batch // 2).tolist() for batch in in_order(results[0][0], predictions)] == alone
+    assert [(batch // 2).tolist() for batch in in_order(results[0][0], predictions, warns=True)] == alone
     ordered = [sample for batch in merge_predictions(predictions) for sample in (batch // 2).tolist()]
     assert ordered == list(range(length))
 
@@ -71,7 +71,7 @@ def test_predictions_of_a_limited_number_of_batches_are_merged_too(ranks, number
     loader = DataLoader(numbers(20), batch_size=3)
     results = evaluate(ranks, 2, lambda rank: loader)
     predictions = [[torch.tensor(batch) for batch, _ in pairs[:2]] for _, pairs in results]
-    merged = in_order(results[0][0], predictions)
+    merged = in_order(results[0][0], predictions, warns=True)
     assert [batch.tolist() for batch in merged] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
@@ -120,7 +120,7 @@ def test_custom_samplers_are_left_and_warned_of(ranks, numbers, equal):
     assert [pairs for _, pairs in results] == [[([0, 1], True), ([2, 3], True)]] * 2
     data = results[0][0]
     assert data.order(2) is None
-    assert in_order(data, [["a", "b"], ["c"]]) == ["a", "b", "c"]
+    assert in_order(data, [["a", "b"], ["c"]], warns=True) == ["a", "b", "c"]
     assert data.batch_size == 2
 
 
