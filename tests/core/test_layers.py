@@ -112,10 +112,13 @@ def test_the_core_names_no_strategy_or_accelerator():
 def test_the_core_knows_no_axis_by_name():
     names = set(load_catalogue().names("axis"))
     assert {"shard", "tensor", "replicate"} <= names
+    found = {}
     for path in CORE.rglob("*.py"):
         tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
         strings = {token.string.strip("'\"") for token in tokens if token.type == tokenize.STRING}
-        assert not strings & names, path
+        if strings & names:
+            found[str(path.relative_to(CORE))] = strings & names
+    assert found == {"data/pipelines.py": {"pipeline"}}  # the attribute of webdataset's loaders
 
 
 def test_the_core_names_no_distribution_of_a_plugin():

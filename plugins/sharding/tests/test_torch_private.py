@@ -242,3 +242,18 @@ def test_a_transposed_weight_is_a_view_of_it() -> None:
     weight = torch.nn.Parameter(torch.randn(2, 3))
     assert private.view_base(weight.t()) is weight
     assert private.view_base(weight * 1) is None
+
+
+def test_the_version_is_read_by_a_function_that_subclasses_get() -> None:
+    seen = []
+
+    class Watching(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    tensor = torch.zeros(2).as_subclass(Watching)
+    seen.clear()
+    assert tensor._version == 0
+    assert private.GET_VERSION in seen

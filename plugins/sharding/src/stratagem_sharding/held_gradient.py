@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from stratagem.errors import GradientError
+from stratagem_sharding.torch_private import GET_VERSION
 
 Held = TypeVar("Held", bound="HeldGradient")
 
@@ -48,10 +49,11 @@ class ZeroableGradient(HeldGradient):
             *(
                 getattr(torch.Tensor, name).__get__
                 for name in (
-                    *("_version", "device", "dtype", "grad_fn", "is_leaf", "is_sparse", "layout", "ndim"),
+                    *("device", "dtype", "grad_fn", "is_leaf", "is_sparse", "layout", "ndim"),
                     *("requires_grad", "shape"),
                 )
             ),
+            GET_VERSION,
         )
     )
     _UNCHANGING: ClassVar = frozenset(

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_map as tree_map
 
 __all__ = [
+    "GET_VERSION",
     "MODULE_TABLES",
     "at_end_of_backward",
     "backward_hooks",
@@ -43,6 +44,8 @@ __all__ = [
 # tree_flatten, tree_map: what the dispatcher itself takes operations' arguments apart by, so that the same containers
 # are looked into; torch 2.13 has no public torch.utils.pytree.
 
+GET_VERSION = torch.Tensor._version.__get__  # type: ignore[attr-defined]  # torch types it as a number
+"""What reads how often a tensor was written to in place, as a subclass's `__torch_function__` gets it."""
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that are its own tensors and children. A pickle and a copy of it have them under these."""
 INITIALIZERS = ("_no_grad_trunc_normal_", "orthogonal_", "sparse_", "dirac_", "eye_")
