@@ -32,10 +32,10 @@ EQUAL_ANYWHERE = (
     "without_an_optimizer_raw",
     "zero_grad_of_its_own",
     "weights_swapped_by_copies",
+    "option_switched_on",
 )
 REFUSED_ON_SHARDS = {
-    "option_switched_on": "needs whole tensors",
-    "attribute_switched_on": "needs whole tensors",
+    "attribute_switched_on": "all parameters at once",
     "clip_of_an_older_list": "had before setup()",
     "average_of_an_older_list": "had before setup()",
     "weights_swapped_by_data": "hold a copy",

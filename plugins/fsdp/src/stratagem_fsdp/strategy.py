@@ -13,7 +13,7 @@ import torch
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
-from stratagem_sharding.whole_steps import OwnedStepStrategy
+from stratagem_sharding.whole_steps import reason_despite_owners
 from stratagem_sharding.wrap_policy import Policy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -39,10 +39,11 @@ from stratagem_fsdp.prepared import FSDPPrepared
 from stratagem_fsdp.sharding import shard
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
     from typing_extensions import Unpack
 
 
-class FSDPStrategy(OwnedStepStrategy, DeferringStrategy):
+class FSDPStrategy(DeferringStrategy):
     """Fully sharded data parallel, on torch's `fully_shard` (FSDP2), in one process per device.
 
     Args:
@@ -132,6 +133,11 @@ class FSDPStrategy(OwnedStepStrategy, DeferringStrategy):
     def module_init_context(self) -> AbstractContextManager[Any] | None:
         """Construct on the "meta" device, recorded unless `param_init_fn` is going to fill it."""
         return super().module_init_context() if self.param_init_fn is None else torch.device("meta")
+
+    def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
+        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        reason = super().refuse_optimizer(optimizer, world_size)
+        return reason_despite_owners(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors: this strategy, or another on `fully_shard`."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
-from stratagem_sharding.whole_steps import OwnedStepStrategy
+from stratagem_sharding.whole_steps import reason_despite_owners
 
 from stratagem import (
     Capabilities,
@@ -31,6 +31,7 @@ from stratagem_mesh.prepared import ComposedPrepared
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
     from typing_extensions import Unpack
 
     from stratagem.sdk.options import ProcessGroupOptions
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 Axes = Union[str, Sequence[Union[Axis, AxisChoice]]]
 
 
-class ComposedStrategy(OwnedStepStrategy, DeferringStrategy):
+class ComposedStrategy(DeferringStrategy):
     """Several parallelisms at once, each along its own axis of one mesh of ranks.
 
     Args:
@@ -114,6 +115,11 @@ class ComposedStrategy(OwnedStepStrategy, DeferringStrategy):
         data = names[dims[0]] if len(dims) == 1 else self.open_group(ranks_along(shape, dims))
         collectives.arrange(mesh, data)
         return collectives
+
+    def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
+        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        reason = super().refuse_optimizer(optimizer, world_size)
+        return reason_despite_owners(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors, split alike."""

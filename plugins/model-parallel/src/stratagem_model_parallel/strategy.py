@@ -10,7 +10,7 @@ from stratagem_mesh import apply_axes
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
-from stratagem_sharding.whole_steps import OwnedStepStrategy
+from stratagem_sharding.whole_steps import reason_despite_owners
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
@@ -28,13 +28,14 @@ from stratagem_model_parallel.prepared import ModelParallelPrepared
 from stratagem_model_parallel.splitting import SplitSettings
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
     from typing_extensions import Unpack
 
     from stratagem.sdk.options import ProcessGroupOptions
     from stratagem.sdk.runs import Run
 
 
-class ModelParallelStrategy(OwnedStepStrategy, DeferringStrategy):
+class ModelParallelStrategy(DeferringStrategy):
     """Layers split among ranks (tensor and sequence parallel), copies of the model sharded (FSDP2).
 
     Args:
@@ -111,6 +112,11 @@ class ModelParallelStrategy(OwnedStepStrategy, DeferringStrategy):
         shape = mesh_shape(self.data_parallel_size, self.tensor_parallel_size, world_size, per_node)
         collectives.arrange(self.open_mesh(shape, (DATA, TENSOR), request.device.type), DATA)
         return collectives
+
+    def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
+        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        reason = super().refuse_optimizer(optimizer, world_size)
+        return reason_despite_owners(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors, split alike."""

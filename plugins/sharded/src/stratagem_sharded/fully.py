@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
-from stratagem_sharding.whole_steps import OwnedStepStrategy
+from stratagem_sharding.whole_steps import reason_despite_owners
 from torch import nn
 
 from stratagem import (
@@ -19,12 +19,13 @@ from stratagem import (
 from stratagem_sharded.fully_prepared import FullyShardedPrepared
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
     from typing_extensions import Unpack
 
     from stratagem.sdk.options import ProcessGroupOptions
 
 
-class DDPFullyShardedStrategy(OwnedStepStrategy, ProcessGroupStrategy):
+class DDPFullyShardedStrategy(ProcessGroupStrategy):
     """Data parallel on torch's `fully_shard`, with parameters whole from the forward to the backward's end.
 
     Args:
@@ -59,6 +60,11 @@ class DDPFullyShardedStrategy(OwnedStepStrategy, ProcessGroupStrategy):
         check_buffers(buffers)
         self.buffers = buffers if broadcast_buffers else "local"
         self.broadcast_buffers = self.buffers == "equal"
+
+    def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
+        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        reason = super().refuse_optimizer(optimizer, world_size)
+        return reason_despite_owners(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors: this strategy, or another on `fully_shard`."""

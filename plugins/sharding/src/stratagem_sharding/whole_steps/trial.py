@@ -8,23 +8,28 @@ from torch.optim import Optimizer
 
 from stratagem import Strategy
 
-__all__ = ["OwnedStepStrategy", "needs_owners"]
+__all__ = ["needs_owners", "reason_despite_owners"]
 
 _NEED_OWNERS: WeakSet[Optimizer] = WeakSet()
 """Optimizers of this process that were tried: the trial takes time, and comes before `setup`."""
 
 
-class OwnedStepStrategy(Strategy):
-    """Mixin for strategies whose `Prepared` lets optimizers that need whole tensors step by `OwnedStep`."""
+def reason_despite_owners(strategy: Strategy, optimizer: Optimizer, reason: str | None) -> str | None:
+    """Return why an optimizer can step neither shards nor whole tensors by themselves; None where it can.
 
-    def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse what steps neither shards nor whole tensors by themselves."""
-        if super().refuse_optimizer(optimizer, world_size) is None:
-            return None
-        reason = self.try_optimizer(optimizer, ("parameters",))
-        if reason is None:
-            _NEED_OWNERS.add(optimizer)
-        return reason
+    For `refuse_optimizer` of strategies whose `Prepared` lets optimizers that need whole tensors step by `OwnedStep`.
+
+    Args:
+        strategy: tries it.
+        optimizer: as `Strategy.refuse_optimizer` got it.
+        reason: why it can't step shards, as that method of the base class has found out.
+    """
+    if reason is None:
+        return None
+    reason = strategy.try_optimizer(optimizer, ("parameters",))
+    if reason is None:
+        _NEED_OWNERS.add(optimizer)
+    return reason
 
 
 def needs_owners(optimizer: Optimizer) -> bool:
