@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from by_hand import train
 from small import Line, TwoPlayers
-from stratagem_trainer.loops.loss_watch import LossWatch, all_finite, first_non_finite
+from stratagem_trainer.loops import loss_watch
+from stratagem_trainer.loops.loss_watch import FiniteCheck, LossWatch, all_finite, first_non_finite
 from stratagem_trainer.metrics.metrics import Metrics
 from threads import on_threads
 
@@ -164,3 +166,93 @@ def test_losses_of_any_kind_are_looked_at() -> None:
         watch.add(step, loss)
     with warnings.catch_warnings():
         assert watch.look() is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "found"),
+    [
+        (torch.ones(3), None),
+        (torch.ones(0), None),
+        (torch.tensor([1.0, math.nan]), "the loss is nan at step 1"),
+        ({"loss": torch.tensor(math.inf)}, "the loss is inf at step 1"),
+        ({"loss": math.nan}, None),
+    ],
+)
+def test_losses_of_any_shape_and_container(loss: Any, found: str | None) -> None:
+    watch = LossWatch(dict)
+    watch.add(1, loss)
+    assert watch.look() is None if found is None else str(watch.look()) == found
+
+
+def test_the_first_value_is_found_and_none_after_it_is_kept() -> None:
+    watch = LossWatch(dict)
+    for step, value in enumerate((1.0, math.nan, math.inf), 1):
+        watch.add(step, torch.tensor(value))
+    assert str(watch.look()) == "the loss is nan at step 2"
+    watch.add(4, torch.tensor(math.inf))
+    assert (str(watch.look()), watch.is_due) == ("the loss is nan at step 2", False)
+
+
+def test_logged_values_count_where_there_is_no_loss() -> None:
+    logged = {"fine": 1.0, "far": math.inf, "wide": -math.inf, "own": torch.tensor(2.0)}
+    watch = LossWatch(lambda: logged)
+    watch.add(1, None)
+    assert (watch.without_loss, watch.look()) == (1, None)
+    logged["broken"] = math.nan
+    watch.add(2, torch.tensor(1.0))
+    assert (watch.without_loss, watch.look()) == (1, None)
+    watch.add(3, None)
+    assert (watch.without_loss, str(watch.look())) == (2, "broken is nan at step 3")
+
+
+def test_a_look_is_due_after_so_many_values_or_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 500.0
+    monkeypatch.setattr(loss_watch, "time", SimpleNamespace(perf_counter=lambda: now))
+    watch = LossWatch(dict)
+    now += 1000.0
+    assert not watch.is_due
+    watch.add(1, torch.tensor(math.nan))
+    assert watch.is_due
+    watch.look()
+    watch.found = None
+    watch.add(2, torch.tensor(math.nan))
+    now += 0.5
+    assert not watch.is_due
+    now += 1.0
+    assert watch.is_due
+    for step in range(70):
+        watch.add(step, torch.tensor(math.nan))
+    now -= 1.5
+    assert watch.is_due
+
+
+@pytest.mark.parametrize("broken", [(), ("first",), ("second",), ("first", "second")])
+def test_which_parameter_an_error_names(broken: tuple[str, ...]) -> None:
+    module = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1) for name in ("first", "second")})
+    with torch.no_grad():
+        for name in broken:
+            module[name].weight[0, 1] = math.nan
+    losses = LossWatch(dict)
+    check = FiniteCheck(losses, module, ends_run=True)
+    check.check_loss(3, torch.tensor(1.0))
+    assert not losses.is_reported
+    words = f"the parameter {broken[0]}.weight isn't either" if broken else "all parameters still are"
+    with pytest.raises(NonFiniteError, match=f"the loss is nan at step 4, which isn't finite; {words}"):
+        check.check_loss(4, torch.tensor(math.nan))
+    assert losses.is_reported
+    losses.is_reported = False
+    if not broken:
+        check.check_parameters(5)
+        assert not losses.is_reported
+        return
+    with pytest.raises(NonFiniteError, match=f"the parameter {broken[0]}.weight isn't finite after step 5"):
+        check.check_parameters(5)
+    assert losses.is_reported
+
+
+def test_a_check_that_does_not_end_the_run_only_keeps_losses() -> None:
+    losses = LossWatch(dict)
+    check = FiniteCheck(losses, torch.nn.Linear(1, 1), ends_run=False)
+    check.check_loss(1, torch.tensor(math.nan))
+    assert (check.ends_run, losses.found, losses.is_reported) == (False, None, False)
+    assert str(losses.look()) == "the loss is nan at step 1"

@@ -20,7 +20,14 @@ from stratagem_trainer.loops.loader_index import takes_loader_index, with_loader
         (lambda batch, batch_idx, sample_mask, which: None, "always"),
         (lambda batch, batch_idx, *, which=0: None, ""),
         (lambda batch, batch_idx, **more: None, ""),
+        (lambda batch, batch_idx, which=0, **more: None, "if several"),
+        (lambda batch, batch_idx, which, more=0: None, "always"),
+        (lambda batch, batch_idx, which=0, more=1: None, "if several"),
+        (lambda batch, batch_idx, which, /: None, "always"),
+        (lambda batch, batch_idx, sample_mask, which=0: None, "if several"),
+        (lambda batch: None, ""),
         (lambda *given: None, "if several"),
+        (lambda batch, *given, which: None, "if several"),
     ],
 )
 def test_what_comes_after_the_batch_and_its_own_index(step: Any, expected: str) -> None:

@@ -27,7 +27,7 @@ class BatchHooks:
     def __init__(self, hooks: HookRunner) -> None:
         self.starts, self.ends = hooks.of("on_train_batch_start"), hooks.of("on_train_batch_end")
         self.after_backward = hooks.of("on_after_backward")
-        self.skips_epoch = False
+        self.skips_epoch: bool
 
     def skips(self, batch: Any, idx: int, first: int) -> bool:
         """Call `on_train_batch_start`; whether one of them ends the epoch here, by returning -1."""

@@ -100,7 +100,7 @@ def _run(
 
 
 def predict(
-    state: StageState, loaders: Sequence[EvalLoader], is_returned: bool = True
+    state: StageState, loaders: Sequence[EvalLoader], is_returned: bool
 ) -> list[Any] | list[list[Any]]:
     """Return predictions of all ranks in the order of the data, on the CPU; a list for each of several loaders.
 
@@ -138,9 +138,9 @@ def predict(
             raise stopped
         return []
     ranks = state.runtime.collectives
-    warns = ranks.node_rank == ranks.local_rank == 0
     merged = [
-        in_order(data, ranks.data.gather_objects(part), warns=warns) for data, part in zip(loaders, parts)
+        in_order(data, ranks.data.gather_objects(part), warns=ranks.rank == 0)
+        for data, part in zip(loaders, parts)
     ]
     if stopped is not None:
         stopped.predictions = merged
@@ -172,7 +172,8 @@ def num_batches(state: StageState, data: EvalLoader, stage: str) -> int | None:
 def total_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> int | None:
     """How many batches an evaluation runs on this rank."""
     numbers = [num_batches(state, data, stage) for data in loaders]
-    return None if None in numbers else sum(number or 0 for number in numbers)
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _outputs(

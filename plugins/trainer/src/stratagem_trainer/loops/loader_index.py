@@ -19,10 +19,11 @@ def takes_loader_index(method: Callable[..., Any]) -> Literal["always", "if seve
     parameters = list(signature(method).parameters.values())
     if any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
         return "if several"
-    after = [each for each in parameters if each.kind is not Parameter.KEYWORD_ONLY and each.name != MASK][2:]
-    if not after or after[0].kind is Parameter.VAR_KEYWORD:
+    by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [each for each in parameters if each.kind in by_place and each.name != MASK]
+    if len(taken) < 3:
         return ""
-    return "always" if after[0].default is Parameter.empty else "if several"
+    return "always" if taken[2].default is Parameter.empty else "if several"
 
 
 def with_loader_index(hook: Callable[..., Any], loader: int | None) -> Callable[..., Any]:

@@ -36,10 +36,11 @@ class LoopOptimizer(ManualOptimizer):
         self._steps_directly = self._session.steps_alone and self._prepared.steps_directly
         if self._steps_directly:
             self._prepared.loss_weights.watches_steps = True
-        self._evaluate: Callable[[], Any] | None = None
-        self._outputs: Any = None
-        self._is_evaluated = True
-        self.was_called = self.was_applied = False
+        self._evaluate: Callable[[], Any] | None
+        self._outputs: Any
+        self._is_evaluated: bool
+        self.was_called: bool
+        self.was_applied: bool
 
     def begin(self, outputs: Any, evaluate: Callable[[], Any] | None) -> None:
         """Begin a step.

@@ -203,7 +203,7 @@ def _refuse_other_arguments(schedule: Schedule) -> None:
     kind = type(schedule.scheduler)
     taken = signature(kind.step)
     try:
-        taken.bind(schedule.scheduler, *([0.0] if schedule.takes_metric else []))
+        taken.bind(schedule.scheduler, *([None] if schedule.takes_metric else []))
     except TypeError:
         if schedule.hook is None:
             raise ConfigError(

@@ -49,8 +49,5 @@ def _agreed_metrics(state: StageState, due: Sequence[Schedule]) -> dict[str, flo
     """Return rank 0's values. Values that aren't reduced would give each rank another learning rate."""
     if not any(schedule.takes_metric for schedule in due):
         return {}
-    collectives = state.runtime.collectives
-    metrics: dict[str, float] = collectives.broadcast(
-        state.metrics.latest() if collectives.rank == 0 else None
-    )
+    metrics: dict[str, float] = state.runtime.collectives.broadcast(state.metrics.latest())
     return metrics

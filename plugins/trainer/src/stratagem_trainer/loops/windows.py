@@ -38,9 +38,6 @@ def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead:
         limited = islice(batches, limit)
         while window := list(islice(limited, size)):
             yield len(window), window
-    elif size == 1:
-        for batch in islice(batches, limit):
-            yield 1, (batch,)
     else:
         for start in range(0, limit, size):
             count = min(size, limit - start)
