@@ -32,17 +32,19 @@ class HostCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._is_cuda = device.type == "cuda"
+        here = torch.accelerator.current_accelerator()
+        # Memory of the CPU and of mps is the same, and an event of mps waits for all that is queued.
+        self._has_events = here is not None and here.type == device.type != "mps"
 
     def of(self, tensor: torch.Tensor) -> HostCopy:
         """Return a copy of a tensor as it is now in the order of the device's work."""
         tensor = tensor.detach()
         if tensor.device.type == "cpu":
             return HostCopy(tensor.clone())
-        if not self._is_cuda:
+        if not self._has_events:
             return HostCopy(tensor.to("cpu"))
         copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
         copy.copy_(tensor, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
-        event.record()
+        event = torch.Event(self._device)
+        event.record(torch.accelerator.current_stream(self._device))
         return HostCopy(copy, event)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from stratagem_checkpoint.host_pinning import HostPinning, host_pinning
 from stratagem_checkpoint.memory_copies import MemoryCopies
 from stratagem_checkpoint.safetensors_file import encode_header, made
 from stratagem_checkpoint.snapshot_memory import SnapshotMemory, allocate
@@ -20,14 +21,15 @@ _ALIGNED_BYTES = 64
 class SnapshotBuffer:
     """Memory that is kept from one save to the next.
 
-    Where tensors are on CUDA devices it is pinned, so that they are copied at the speed of the bus.
-
+    Where tensors are on a device whose library can pin memory that is there already, it is pinned, so that they are
+    copied at the speed of the bus, side by side.
     """
 
     def __init__(self) -> None:
         self._memory: SnapshotMemory | None = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
-        self._is_pinned = False
+        self._pinning: HostPinning | None = None
+        """What the memory is pinned by, while it is."""
 
     @property
     def memory(self) -> SnapshotMemory:
@@ -72,20 +74,20 @@ class SnapshotBuffer:
                 if tensor.device.type == "cpu" and tensor.is_contiguous() and not _has_bits(tensor):
                     copies.add(room.data_ptr(), tensor)
                     continue
-                if tensor.device.type == "cuda":
-                    self._pin()
+                is_pinned = self._pin(tensor.device)
+                if is_pinned:
                     devices.add(tensor.device)
-                room.copy_(tensor, non_blocking=tensor.device.type == "cuda")
+                room.copy_(tensor, non_blocking=is_pinned)
         copies.finish()
         for device in devices:
-            torch.cuda.synchronize(device)
+            torch.accelerator.synchronize(device)
         return spans
 
     def close(self) -> None:
         """Give the memory back."""
-        if self._is_pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())  # type: ignore[no-untyped-call]  # torch has no types for it
-            self._is_pinned = False
+        if self._pinning is not None:
+            self._pinning.unregister(self._bytes.data_ptr())
+            self._pinning = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
         if self._memory is not None:
             os.close(self._memory.descriptor)
@@ -94,12 +96,14 @@ class SnapshotBuffer:
     def _at(self, start: int, size_bytes: int) -> torch.Tensor:
         return self._bytes[start : start + size_bytes]
 
-    def _pin(self) -> None:
-        if not self._is_pinned:
+    def _pin(self, device: torch.device) -> bool:
+        """Pin the memory for copies from a device, unless it is pinned; return whether it is."""
+        if self._pinning is None and device.type != "cpu":
+            pinning = host_pinning(device)
             # Where it is refused, copies take the way of memory that isn't pinned.
-            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no types for it
-            code = cudart.cudaHostRegister(self._bytes.data_ptr(), len(self._bytes), 0)
-            self._is_pinned = int(code) == 0
+            if pinning is not None and pinning.register(self._bytes.data_ptr(), len(self._bytes)):
+                self._pinning = pinning
+        return self._pinning is not None and device.type != "cpu"
 
 
 def _has_bits(tensor: torch.Tensor) -> bool:

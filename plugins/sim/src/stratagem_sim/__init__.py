@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from stratagem_sim.device import (
         SimSettings,
         Synchronizations,
+        Work,
         count_synchronizations,
         load,
+        record_timeline,
         synchronizations,
     )
 
@@ -20,8 +22,10 @@ __all__ = [
     "SimAccelerator",
     "SimSettings",
     "Synchronizations",
+    "Work",
     "count_synchronizations",
     "load",
+    "record_timeline",
     "synchronizations",
 ]
 
@@ -30,6 +34,8 @@ if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
         __name__,
         {
             ".accelerator": "SimAccelerator",
-            ".device": "SimSettings Synchronizations count_synchronizations load synchronizations",
+            ".device": (
+                "SimSettings Synchronizations Work count_synchronizations load record_timeline synchronizations"
+            ),
         },
     )

@@ -122,6 +122,43 @@ def count_synchronizations() -> Iterator[Synchronizations]:
         native.set_synchronization_callback(None)
 
 
+@dataclass(frozen=True)
+class Work:
+    """One piece of work that a device has done."""
+
+    device: int
+    stream: int
+    """0 is the default stream."""
+    name: str
+    """Of the operator, as "aten::mm", or "copy to the device", "copy to the host", "copy"."""
+    begin_ns: int
+    end_ns: int
+
+    def overlaps(self, other: Work) -> bool:
+        """Return whether both were under way at the same time."""
+        return self.begin_ns < other.end_ns and other.begin_ns < self.end_ns
+
+
+@contextmanager
+def record_timeline() -> Iterator[list[Work]]:
+    """Record what the devices do within the block, in the order in which it ends; the list is filled at its end.
+
+    Waits for the devices at the end of the block.
+    """
+    native = load()
+    native.drain()
+    native.start_timeline()
+    done: list[Work] = []
+    try:
+        yield done
+    finally:
+        native.drain()
+        done += [
+            Work(span.device, span.stream, span.name, span.begin_ns, span.end_ns)
+            for span in native.stop_timeline()
+        ]
+
+
 def _line_outside_torch() -> str:
     inside = (str(Path(torch.__file__).parent), __file__)
     for frame in reversed(traceback.extract_stack()):
@@ -187,6 +224,8 @@ def _device_module(native: ModuleType, settings: SimSettings) -> ModuleType:
         "set_rng_state_all": set_rng_state_all,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16, torch.float32],
         "is_bf16_supported": lambda: True,
+        "register_host_memory": native.register_host_memory,
+        "unregister_host_memory": native.unregister_host_memory,
         "empty_cache": accelerator.empty_cache,
         "memory_allocated": lambda device=None: accelerator.memory_allocated(index_of(device)),
         "memory_reserved": lambda device=None: accelerator.memory_reserved(index_of(device)),

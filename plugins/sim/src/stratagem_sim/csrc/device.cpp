@@ -93,6 +93,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     record_data_ptr(pointer, stream);
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
+    TORCH_CHECK(start != nullptr && end != nullptr, "elapsed_time needs two events that were recorded");
     auto& from = *static_cast<Mark*>(start);
     auto& to = *static_cast<Mark*>(end);
     TORCH_CHECK(queryEvent(start) && queryEvent(end), "elapsed_time needs two events that are done");

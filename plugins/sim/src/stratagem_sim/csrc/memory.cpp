@@ -282,6 +282,28 @@ class PinnedAllocator final : public c10::Allocator {
     return mutex_;
   }
 
+  // Memory that another allocator made, and that counts as pinned.
+  bool add(void* pointer, size_t size) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return used_.emplace(reinterpret_cast<uintptr_t>(pointer), new Block{pointer, size, nullptr, {}}).second;
+  }
+
+  void remove(void* pointer) {
+    Block* block = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto found = used_.find(reinterpret_cast<uintptr_t>(pointer));
+      TORCH_CHECK(found != used_.end(), "memory that was not registered can't be unregistered");
+      block = found->second;
+      used_.erase(found);
+    }
+    // Who registered it frees it next.
+    for (const auto& use : block->uses) {
+      use.stream->wait(use.ticket);
+    }
+    delete block;
+  }
+
  private:
   static void free_block(void* context);
 
@@ -340,8 +362,23 @@ void record_pinned_use(const void* pointer, const c10::Stream& stream) {
   auto& queue = queue_of(stream);
   std::lock_guard<std::mutex> lock(pinned().mutex());
   if (auto* block = pinned().find(pointer)) {
+    // Memory that is kept for long is copied to and from again and again: only the last use of each stream counts.
+    for (auto& use : block->uses) {
+      if (use.stream == &queue) {
+        use.ticket = queue.last_ticket();
+        return;
+      }
+    }
     block->uses.push_back({&queue, queue.last_ticket(), nullptr});
   }
+}
+
+bool register_host_memory(void* pointer, size_t size) {
+  return pinned().add(pointer, size);
+}
+
+void unregister_host_memory(void* pointer) {
+  pinned().remove(pointer);
 }
 
 c10::Allocator* pinned_allocator() {

@@ -36,5 +36,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("synchronizations", &sim::synchronizations);
   m.def("set_synchronization_callback", &set_callback);
   m.def("default_generator", [](int device) { return sim::default_generator(device); });
+  m.def("register_host_memory", [](uintptr_t pointer, size_t size) {
+    return sim::register_host_memory(reinterpret_cast<void*>(pointer), size);
+  });
+  m.def("unregister_host_memory", [](uintptr_t pointer) {
+    py::gil_scoped_release release;
+    sim::unregister_host_memory(reinterpret_cast<void*>(pointer));
+  });
+  py::class_<sim::Span>(m, "Span", py::module_local())
+      .def_readonly("device", &sim::Span::device)
+      .def_readonly("stream", &sim::Span::stream)
+      .def_readonly("name", &sim::Span::name)
+      .def_readonly("begin_ns", &sim::Span::begin_ns)
+      .def_readonly("end_ns", &sim::Span::end_ns);
+  m.def("start_timeline", &sim::start_timeline);
+  m.def("stop_timeline", &sim::stop_timeline);
   m.def("make_backend", &sim::make_backend);
 }

@@ -323,7 +323,7 @@ void run_on_stream(const c10::OperatorHandle& op, Stack* stack) {
         target.copy_(value);
       });
     }
-  });
+  }, schema.name().c_str());
 }
 
 void run_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
@@ -372,11 +372,11 @@ void copy_to_device(const at::Tensor& source, const at::Tensor& target, bool is_
   auto stream = current_stream(target.device().index());
   const void* address = source.storage().data();
   if (is_pinned(address)) {
-    queue_of(stream).enqueue([from = host_view(source), to = host_view(target)] { to.copy_(from); });
+    queue_of(stream).enqueue([from = host_view(source), to = host_view(target)] { to.copy_(from); }, "copy to the device");
     record_pinned_use(address, stream);
   } else {
     // Pageable memory is staged: the host may change it as soon as this returns.
-    queue_of(stream).enqueue([from = host_copy(source), to = host_view(target)] { to.copy_(from); });
+    queue_of(stream).enqueue([from = host_copy(source), to = host_view(target)] { to.copy_(from); }, "copy to the device");
   }
   if (!is_non_blocking) {
     host_wait(stream, "copy to the device");
@@ -386,7 +386,7 @@ void copy_to_device(const at::Tensor& source, const at::Tensor& target, bool is_
 void copy_to_host(const at::Tensor& source, const at::Tensor& target, bool is_non_blocking) {
   auto stream = current_stream(source.device().index());
   const void* address = target.storage().data();
-  queue_of(stream).enqueue([from = host_view(source), to = host_view(target)] { to.copy_(from); });
+  queue_of(stream).enqueue([from = host_view(source), to = host_view(target)] { to.copy_(from); }, "copy to the host");
   if (is_non_blocking && is_pinned(address)) {
     record_pinned_use(address, stream);
   } else {
@@ -398,7 +398,7 @@ void copy_between(const at::Tensor& source, const at::Tensor& target) {
   auto& from_queue = queue_of(current_stream(source.device().index()));
   auto& to_queue = queue_of(current_stream(target.device().index()));
   block(record(to_queue), from_queue);
-  from_queue.enqueue([from = host_view(source), to = host_view(target)] { to.copy_(from); });
+  from_queue.enqueue([from = host_view(source), to = host_view(target)] { to.copy_(from); }, "copy");
   block(record(from_queue), to_queue);
 }
 

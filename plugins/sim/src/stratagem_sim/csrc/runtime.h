@@ -44,8 +44,8 @@ class StreamQueue {
  public:
   StreamQueue(c10::DeviceIndex device, int64_t id);
 
-  // Add work, and return its ticket.
-  uint64_t enqueue(std::function<void()> work);
+  // Add work, and return its ticket. `name` is what the timeline calls it.
+  uint64_t enqueue(std::function<void()> work, const char* name = "");
   bool is_done(uint64_t ticket);
   // Wait until the work with this ticket has run. For other streams' threads; the host waits by `host_wait`.
   void wait(uint64_t ticket);
@@ -62,6 +62,7 @@ class StreamQueue {
   struct Task {
     std::function<void()> work;
     std::chrono::steady_clock::time_point enqueued;
+    std::string name;
   };
   void run();
 
@@ -75,6 +76,18 @@ class StreamQueue {
   std::exception_ptr error_;
   std::mt19937_64 random_;
 };
+
+// Work that has run: when, by a clock in nanoseconds, and on which stream.
+struct Span {
+  c10::DeviceIndex device;
+  int64_t stream;
+  std::string name;
+  int64_t begin_ns;
+  int64_t end_ns;
+};
+// Keep a span of all work with a name that runs from now on, and return those kept so far.
+std::vector<Span> start_timeline();
+std::vector<Span> stop_timeline();
 
 // A place in a stream's queue.
 struct Mark {
@@ -114,5 +127,8 @@ bool is_pinned(const void* pointer);
 // Keep the pinned block from being reused until work queued so far on `stream` is done.
 void record_pinned_use(const void* pointer, const c10::Stream& stream);
 c10::Allocator* pinned_allocator();
+// Let memory of the host, which another allocator made, count as pinned until it is unregistered.
+bool register_host_memory(void* pointer, size_t size);
+void unregister_host_memory(void* pointer);
 
 } // namespace sim

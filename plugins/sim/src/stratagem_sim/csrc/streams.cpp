@@ -21,6 +21,10 @@ std::atomic<bool> is_forked{false};
 std::atomic<uint64_t> synchronization_count{0};
 std::function<void(const std::string&)> synchronization_callback;
 
+std::atomic<bool> keeps_timeline{false};
+std::mutex timeline_mutex;
+std::vector<Span> timeline;
+
 thread_local c10::DeviceIndex device_of_thread = 0;
 thread_local std::array<int64_t, kMaxDevices> stream_of_thread{};
 
@@ -98,7 +102,7 @@ Settings& settings() {
 StreamQueue::StreamQueue(c10::DeviceIndex device, int64_t id)
     : device(device), id(id), random_(settings().seed * 1000003 + device * 101 + id) {}
 
-uint64_t StreamQueue::enqueue(std::function<void()> work) {
+uint64_t StreamQueue::enqueue(std::function<void()> work, const char* name) {
   TORCH_CHECK(
       !is_forked, "this process was forked from one that had used the device sim: start it with spawn or forkserver");
   std::lock_guard<std::mutex> lock(mutex_);
@@ -108,7 +112,7 @@ uint64_t StreamQueue::enqueue(std::function<void()> work) {
     is_running_ = true;
     std::thread([this] { run(); }).detach();
   }
-  tasks_.push_back({std::move(work), std::chrono::steady_clock::now()});
+  tasks_.push_back({std::move(work), std::chrono::steady_clock::now(), name});
   ++enqueued_;
   changed_.notify_all();
   return enqueued_;
@@ -132,15 +136,21 @@ void StreamQueue::run() {
       lock.lock();
     }
     auto work = std::move(tasks_.front().work);
+    auto name = std::move(tasks_.front().name);
     tasks_.pop_front();
     lock.unlock();
     std::exception_ptr error;
+    int64_t begin_ns = now_ns();
     try {
       work();
     } catch (...) {
       error = std::current_exception();
     }
     work = nullptr;
+    if (keeps_timeline && !name.empty()) {
+      std::lock_guard<std::mutex> timeline_lock(timeline_mutex);
+      timeline.push_back({device, id, std::move(name), begin_ns, now_ns()});
+    }
     lock.lock();
     if (error && !error_) {
       error_ = error;
@@ -293,6 +303,18 @@ void drain() {
       }
     }
   });
+}
+
+std::vector<Span> start_timeline() {
+  keeps_timeline = true;
+  std::lock_guard<std::mutex> lock(timeline_mutex);
+  return std::exchange(timeline, {});
+}
+
+std::vector<Span> stop_timeline() {
+  keeps_timeline = false;
+  std::lock_guard<std::mutex> lock(timeline_mutex);
+  return std::exchange(timeline, {});
 }
 
 uint64_t synchronizations() {
