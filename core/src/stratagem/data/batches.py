@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Callable
 
 import torch
@@ -28,18 +29,26 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
     Copies from pinned memory don't wait for the device.
     """
+    return _moved_by(lambda tensor: tensor.to(device, non_blocking=True), batch, device)
+
+
+def _moved_by(move: Callable[[torch.Tensor], torch.Tensor], batch: Any, device: torch.device) -> Any:
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
+        return move(batch)
     if hasattr(batch, "to"):
         return batch.to(device)
     container = opened(batch)
     if container is None:
         return batch
-    return container.filled([to_device(item, device) for item in container.items])
+    return container.filled([_moved_by(move, item, device) for item in container.items])
 
 
 def moved(loader: Iterable[Any], device: torch.device) -> Iterable[Any]:
-    """Return `loader` with batches on `device`; the loader itself where its batches are there already."""
+    """Return `loader` with batches on `device`; the loader itself where its batches are there already.
+
+    Where the device has streams, tensors are copied on a stream of their own. The host is ahead of the device, so
+    that the copy of the next batch runs beside the current step.
+    """
     return loader if device.type == "cpu" else _Moved(loader, device)
 
 
@@ -48,8 +57,46 @@ class _Moved:
         self._loader, self._device = loader, device
 
     def __iter__(self) -> Iterator[Any]:
+        stream = _copy_stream(self._device)
         for batch in self._loader:
-            yield to_device(batch, self._device)
+            yield to_device(batch, self._device) if stream is None else _copied_beside(batch, stream)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.Stream | None:
+    """Return the stream on which batches are copied to a device; None where it has only one, or can't say so."""
+    here = torch.accelerator.current_accelerator()
+    if here is None or here.type != device.type:
+        return None
+    try:
+        stream = torch.Stream(device=device)
+        torch.empty(1, device=device).record_stream(stream)
+    except RuntimeError:
+        return None
+    return None if stream == torch.accelerator.current_stream(device) else stream
+
+
+def _copied_beside(batch: Any, stream: torch.Stream) -> Any:
+    device, copies = stream.device, list[torch.Tensor]()
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        # Of a subclass, or in another layout, it isn't known which memory the stream uses. What is on a device
+        # comes from that one's stream.
+        is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
+        if not is_plain or tensor.device.type != "cpu":
+            return tensor.to(device, non_blocking=True)
+        with stream:
+            copies.append(tensor.to(device, non_blocking=True))
+        return copies[-1]
+
+    result = _moved_by(copy, batch, device)
+    if copies:
+        current = torch.accelerator.current_stream(device)
+        current.wait_stream(stream)
+        for each in copies:
+            # Its memory belongs to the stream of copies, which would take it for the next batch once it is freed.
+            each.record_stream(current)
+    return result

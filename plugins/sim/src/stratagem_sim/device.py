@@ -134,10 +134,6 @@ class Work:
     begin_ns: int
     end_ns: int
 
-    def overlaps(self, other: Work) -> bool:
-        """Return whether both were under way at the same time."""
-        return self.begin_ns < other.end_ns and other.begin_ns < self.end_ns
-
 
 @contextmanager
 def record_timeline() -> Iterator[list[Work]]:
