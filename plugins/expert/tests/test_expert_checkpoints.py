@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
-from typing import Any
+from pathlib import Path
 
 import pytest
 from mesh_subjects import composition
 from mixture_models import Mixtures
+from moved_runs import MovedRuns
 from stratagem_testing import StrategySubject
-from stratagem_testing.same import expect_same
-from stratagem_testing.trained import plainly
-from tensor_models import go_on, save_on_the_way
 
 HALF = 3
 RECIPE = Mixtures(kind="foreach", max_norm=0.1, steps=2 * HALF)
@@ -28,15 +24,8 @@ SUBJECTS = {
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    @cache
-    def save(name: str) -> str:
-        folder = tmp_path_factory.mktemp("saved")
-        path = str(folder / "checkpoint")
-        replace(SUBJECTS[name], folder=str(folder)).run(save_on_the_way, RECIPE, HALF, path)
-        return path
-
-    return save
+def runs(tmp_path_factory: pytest.TempPathFactory) -> MovedRuns:
+    return MovedRuns(SUBJECTS, RECIPE, HALF, tmp_path_factory)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +41,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.param("replicate=2+expert=2", "ddp", marks=pytest.mark.long),
     ],
 )
-def test_goes_on_elsewhere(saved: Any, before: str, after: str, tmp_path: Any) -> None:
+def test_goes_on_elsewhere(runs: MovedRuns, before: str, after: str, tmp_path: Path) -> None:
     """Weights and moments of the optimizer are those of one process."""
-    subject = replace(SUBJECTS[after], folder=str(tmp_path))
-    ranks = subject.run(go_on, RECIPE, saved(before))
-    plain = plainly(RECIPE, subject.shares())
-    for trained in ranks:
-        assert len(trained.losses) == HALF
-        trained.losses[:0] = plain.losses[:HALF]
-        trained.rates = plain.rates
-    expect_same(ranks, plain, 1e-5)
+    runs.goes_on(before, after, tmp_path)

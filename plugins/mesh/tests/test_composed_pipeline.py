@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from mesh_subjects import composition
+from moved_runs import MovedRuns
 from pipelines import Stack, Surrounded, one_copy
 from stacked_models import (
     SPLIT,
@@ -31,8 +31,7 @@ from stratagem_testing import StrategySubject
 from stratagem_testing.same import expect_close, expect_same
 from stratagem_testing.strategies import STRATEGY_CHECKS
 from stratagem_testing.trained import naming, plainly, train_each
-from stratagem_testing.workers import RankError, shared_workers
-from tensor_models import go_on, save_on_the_way, tensors_at
+from stratagem_testing.workers import RankError
 
 from stratagem import ConfigError, RunConfig, Runtime, StratagemError
 from stratagem.resolve.run import assemble
@@ -176,15 +175,8 @@ SUBJECTS = {
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    @cache
-    def save(name: str) -> str:
-        folder = tmp_path_factory.mktemp("saved")
-        path = str(folder / "checkpoint")
-        replace(SUBJECTS[name], folder=str(folder)).run(save_on_the_way, RESUMED, HALF, path)
-        return path
-
-    return save
+def runs(tmp_path_factory: pytest.TempPathFactory) -> MovedRuns:
+    return MovedRuns(SUBJECTS, RESUMED, HALF, tmp_path_factory)
 
 
 @pytest.mark.parametrize(
@@ -203,24 +195,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.param("shard=2+tensor=2", "pipeline=2+replicate=2+shard=2", marks=pytest.mark.long),
     ],
 )
-def test_goes_on_elsewhere(saved: Any, before: str, after: str, tmp_path: Path) -> None:
-    subject = replace(SUBJECTS[after], folder=str(tmp_path))
-    ranks, plain = subject.run(go_on, RESUMED, saved(before)), plainly(RESUMED, subject.shares())
-    for trained in ranks:
-        assert len(trained.losses) == 2 * HALF
-        trained.losses[:0] = plain.losses[: 2 * HALF]
-        trained.rates = plain.rates
-    expect_same(ranks, plain, 1e-5)
+def test_goes_on_elsewhere(runs: MovedRuns, before: str, after: str, tmp_path: Path) -> None:
+    runs.goes_on(before, after, tmp_path)
 
 
-def test_has_the_tensors_of_one_process(saved: Any) -> None:
+def test_has_the_tensors_of_one_process(runs: MovedRuns) -> None:
     """Moments too, and each tied weight once."""
-    names = ("pipeline=2+shard=2", "single")
-    ours, theirs = (shared_workers().run(1, tensors_at, saved(name))[0] for name in names)
-    assert ours.keys() == theirs.keys()
-    assert any(key.endswith("attention.o.weight/exp_avg_sq") for key in ours)
-    for key, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[key], atol=2e-6, rtol=1e-4, msg=key)
+    runs.has_the_tensors_of("pipeline=2+shard=2", "single", among="attention.o.weight/exp_avg_sq")
 
 
 def test_the_next_run_in_these_processes_goes_on(tmp_path: Path) -> None:

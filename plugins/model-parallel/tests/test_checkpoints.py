@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from moved_runs import MovedRuns
 from stratagem_testing import StrategySubject
-from stratagem_testing.same import expect_same
-from stratagem_testing.trained import plainly
-from stratagem_testing.workers import shared_workers
-from tensor_models import TENSOR, Sentences, below_net, go_on, save_on_the_way, tensors_at
+from tensor_models import TENSOR, Sentences, below_net
 
 HALF = 3
 RECIPE = Sentences(kind="foreach", max_norm=0.1, steps=2 * HALF, accumulate=2)
@@ -41,15 +38,8 @@ SUBJECTS = {
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    @cache
-    def save(name: str) -> str:
-        folder = tmp_path_factory.mktemp("saved")
-        path = str(folder / "checkpoint")
-        replace(SUBJECTS[name], folder=str(folder)).run(save_on_the_way, RECIPE, HALF, path)
-        return path
-
-    return save
+def runs(tmp_path_factory: pytest.TempPathFactory) -> MovedRuns:
+    return MovedRuns(SUBJECTS, RECIPE, HALF, tmp_path_factory)
 
 
 @pytest.mark.parametrize(
@@ -64,20 +54,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ("tensor 4", "2 × 2"),
     ],
 )
-def test_goes_on_elsewhere(saved: Any, before: str, after: str, tmp_path: Any) -> None:
-    subject = replace(SUBJECTS[after], folder=str(tmp_path))
-    ranks = subject.run(go_on, RECIPE, saved(before))
-    plain = plainly(RECIPE, subject.shares())
-    for trained in ranks:
-        assert len(trained.losses) == 2 * HALF
-        trained.losses[:0] = plain.losses[: 2 * HALF]
-        trained.rates = plain.rates
-    expect_same(ranks, plain, 1e-5)
+def test_goes_on_elsewhere(runs: MovedRuns, before: str, after: str, tmp_path: Path) -> None:
+    runs.goes_on(before, after, tmp_path)
 
 
-def test_has_the_tensors_of_one_process(saved: Any) -> None:
-    ours, theirs = (shared_workers().run(1, tensors_at, saved(name))[0] for name in ("2 × 2", "single"))
-    assert ours.keys() == theirs.keys()
-    assert any(key.endswith("head.weight/exp_avg_sq") for key in ours)
-    for key, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[key], atol=2e-6, rtol=1e-4, msg=key)
+def test_has_the_tensors_of_one_process(runs: MovedRuns) -> None:
+    runs.has_the_tensors_of("2 × 2", "single", among="head.weight/exp_avg_sq")
