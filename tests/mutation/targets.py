@@ -76,7 +76,8 @@ _FITS = (
     *("test_optimizers", "test_loss_watch", "test_several_loaders", "test_stopped_evaluations"),
 )
 _OF_LOOPS = {
-    **dict.fromkeys(("stopping", "evaluate"), ("test_trainer_settings",)),
+    "stopping": ("test_trainer_settings",),
+    "evaluate": ("test_trainer_settings", "test_metric_objects"),
     **dict.fromkeys(("validations", "validation_times"), ("test_resume_validation",)),
     **dict.fromkeys(("closure", "steps", "loop_optimizer"), ("test_weighted_losses",)),
 }

@@ -14,6 +14,8 @@ from by_hand import batches
 from small import Line, TwoPlayers
 from stratagem_trainer.loops.policy import EpochEnd, LoopPolicy
 from stratagem_trainer.stage.progress import Progress
+from threads import on_threads
+from torch.utils.data import DataLoader
 
 import stratagem
 
@@ -204,6 +206,17 @@ def test_what_it_decides_by_itself() -> None:
     assert progress.step == 1
     loader = object()
     assert policy.training_loader(loader, None, 1) is loader  # type: ignore[arg-type]  # ranks don't matter to it
+
+
+def test_a_loader_of_an_evaluation_is_shared_among_the_ranks() -> None:
+    def work(ranks: Any) -> Any:
+        dataset = list(range(5))
+        loader = DataLoader(dataset, 2, sampler=[4, 3, 2, 1, 0])
+        shared, is_shared = LoopPolicy().evaluation_loader(loader, "validate", ranks, 3)
+        return [each.tolist() for each in shared], is_shared
+
+    # Not filled up: a sample that is evaluated twice would count twice.
+    assert on_threads(2, work) == [([[4, 2], [0]], True), ([[3, 1]], True)]
 
 
 def test_what_is_restored_and_in_which_order() -> None:

@@ -1,11 +1,12 @@
 """Predictions of all shapes, dealt out in turn and put together again."""
 
 from collections import OrderedDict, namedtuple
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
-from stratagem_trainer.loops.predictions import merge_predictions
+from stratagem_trainer.loops.predictions import in_order, merge_predictions
 
 Output = namedtuple("Output", "logits names")
 
@@ -62,7 +63,8 @@ def same(left, right):
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize(
-    ("length", "world_size", "batch_size"), [(13, 2, 4), (9, 3, 4), (3, 4, 2), (16, 2, 8), (6, 4, 2)]
+    ("length", "world_size", "batch_size"),
+    [(13, 2, 4), (9, 3, 4), (3, 4, 2), (16, 2, 8), (6, 4, 2), (1, 2, 4)],
 )
 def test_the_result_is_what_one_rank_gives(kind, length, world_size, batch_size):
     make = MAKERS[kind]
@@ -127,3 +129,84 @@ def test_batches_of_one_sample_stay_batches_of_one() -> None:
     """Three samples that two ranks predicted one by one, without a loader that says how many a batch has."""
     parts = [[torch.tensor([0.0]), torch.tensor([2.0])], [torch.tensor([1.0])]]
     assert [each.tolist() for each in merge_predictions(parts)] == [[0.0], [1.0], [2.0]]
+
+
+class Loader:
+    """What a loader of an evaluation says of its batches."""
+
+    def __init__(self, sizes, batch_size=2):
+        self.its_sizes, self.batch_size = sizes, batch_size
+
+    def sizes(self, parts):
+        return self.its_sizes
+
+
+def test_what_a_loader_knows_brings_predictions_into_order():
+    parts = [[torch.tensor([0.0, 2.0])], [torch.tensor([1.0])]]
+    merged = in_order(Loader([[2], [1]]), parts, warns=True)
+    assert [each.tolist() for each in merged] == [[0.0, 1.0], [2.0]]
+    # Of a loader that was left as it is, ranks come one after the other.
+    assert in_order(Loader(None), [["a", "b"], ["c"]], warns=True) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("warns", [True, False])
+def test_one_process_warns_of_another_order(warns):
+    expected = pytest.warns(UserWarning, match="can't be split") if warns else nullcontext()
+    with expected:
+        assert in_order(Loader([[2], [1]]), [[0.5], [0.25]], warns=warns) == [0.5, 0.25]
+
+
+def test_a_prediction_of_unknown_size_leaves_all_in_turn():
+    with pytest.warns(UserWarning, match="can't be split"):
+        merged = merge_predictions([[torch.zeros(2), 0.5], [torch.zeros(2)]])
+    assert [isinstance(each, torch.Tensor) for each in merged] == [True, True, False]
+
+
+def test_predictions_of_no_sample_are_joined_to_none():
+    same(merge_predictions([[torch.zeros(0)], [torch.zeros(0)]]), [])
+    same(merge_predictions([[torch.zeros(2)], [torch.zeros(0)]]), [torch.zeros(2)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([1.0, 2.0], torch.zeros(2)),
+        (torch.zeros(2), [1.0, 2.0]),
+        ((torch.zeros(2), ["a", "b"]), [torch.zeros(2), ["a", "b"]]),
+        ({"a": torch.zeros(2)}, {"a": torch.zeros(2), "b": torch.zeros(2)}),
+        ({"a": torch.zeros(2), "b": torch.zeros(2)}, {"a": torch.zeros(2)}),
+        ({"a": torch.zeros(2)}, [("a", torch.zeros(2))]),
+        (Output(torch.zeros(2), 1.0), (torch.zeros(2), 1.0)),
+        ((torch.zeros(2), 1.0, 2.0), (torch.zeros(2), 1.0, 2.0)),
+        ({"a": torch.zeros(2)}, {"a": torch.zeros(2, 3)}),
+        (np.zeros((2, 3)), np.zeros((2, 4))),
+        (None, torch.zeros(2)),
+        (torch.zeros(2), None),
+        (Output(torch.zeros(2), 1.0), Output(torch.zeros(2), 2.0)),
+        ([torch.zeros(2), 1.0, 2.0], [torch.zeros(2), 1.0, 2.0]),
+        ("ab", "cd"),
+    ],
+)
+def test_predictions_of_two_kinds_are_kept_per_batch(first, second):
+    with pytest.warns(UserWarning, match="can't be split"):
+        merged = merge_predictions([[first], [second]], [[2], [2]])
+    assert merged[0] is first
+    assert merged[1] is second
+
+
+def test_the_first_prediction_gives_the_order_of_keys():
+    parts = [
+        [{"b": torch.tensor([0]), "a": torch.tensor([0])}],
+        [{"a": torch.tensor([1]), "b": torch.tensor([1])}],
+    ]
+    (merged,) = merge_predictions(parts, [[1], [1]], 2)
+    same(merged, {"b": torch.tensor([0, 1]), "a": torch.tensor([0, 1])})
+
+
+def test_a_tuple_that_is_as_long_as_its_batch_and_not_split_by_its_values_is_of_samples():
+    """Two strings are the two samples; so are two numbers, whose columns can't be split."""
+    for first, second, expected in (
+        (("a", "c"), ("b",), [("a", "b"), ("c",)]),
+        ((1, 3), (2,), [(1, 2), (3,)]),
+    ):
+        same(merge_predictions([[first], [second]], [[2], [1]], 2), expected)

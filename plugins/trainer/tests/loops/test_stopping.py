@@ -36,6 +36,7 @@ def state(collectives: Any = None, should_stop: bool = False, **given: Any) -> A
         ({"steps": 0}, True, True),
         ({"should_stop": True}, True, True),
         ({"should_stop": True, "min_epochs": 2, "min_steps": 10}, True, True),
+        ({"should_stop": True, "min_epochs": 1, "min_steps": 9}, True, True),
         ({"should_stop": True, "min_epochs": 3}, False, False),
         ({"should_stop": True, "min_steps": 11}, False, False),
         ({"should_stop": True, "min_epochs": 3, "min_steps": 10}, False, False),

@@ -173,7 +173,7 @@ def total_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str) 
     """How many batches an evaluation runs on this rank."""
     numbers = [num_batches(state, data, stage) for data in loaders]
     known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    return None if None in numbers else sum(known)
 
 
 def _outputs(

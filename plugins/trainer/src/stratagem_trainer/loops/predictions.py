@@ -65,14 +65,14 @@ def merge_predictions(
             less than the loader's where there are few samples.
         warn: called with the warning; every rank that merges has the same to say.
     """
-    if len(parts) == 1:
-        return parts[0]
+    own, *others = parts
+    if not others:
+        return own
     flat = list(chain.from_iterable(parts))
-    known = chain.from_iterable(sizes) if sizes else map(batch_size_of, flat)
-    # -1 is a prediction of unknown size.
-    counts = [-1 if count is None else count for count in known]
+    found = chain.from_iterable(sizes) if sizes else map(batch_size_of, flat)
+    counts = [count for count in found if count is not None]
     try:
-        if min(counts, default=-1) < 0:
+        if not counts or len(counts) != len(flat):
             raise _CannotSplitError
         rows, join = _split(flat, counts)
     except _CannotSplitError:
@@ -99,7 +99,7 @@ def _in_turn(parts: Sequence[Sequence[Any]]) -> list[Any]:
 
 def _split(values: list[Any], counts: list[int]) -> tuple[list[Any], Join]:
     """Return the rows of all `values` one after the other, and what makes a value of rows again."""
-    first: Any = values[0] if values else None
+    first: Any = values[0]
     kind: Any = type(first)
     if all(value is None for value in values):
         return [None] * sum(counts), lambda rows: None
