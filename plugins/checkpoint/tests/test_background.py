@@ -191,6 +191,16 @@ def test_a_writer_that_died_idle_is_started_again(background, tmp_path):
     assert read.tolist() == [1, 1, 1]
 
 
+def test_a_writer_that_is_still_dying_is_started_again(background, tmp_path):
+    """For a moment, a process that was killed is neither there nor gone."""
+    for step in range(4):
+        background.save(str(tmp_path / "c"), Checkpoint({"w": torch.full((2**20,), float(step))}))
+        background.wait()
+        os.kill(background._background.writer.pid, signal.SIGKILL)
+    background.open(str(tmp_path / "c")).read({"w": (read := torch.zeros(2**20))})
+    assert read[0] == 3
+
+
 def test_what_waits_for_a_save_takes_its_turn_behind_it(tmp_path):
     checkpointer = on(Gated)
     old, new = str(tmp_path / "old"), str(tmp_path / "new")

@@ -15,7 +15,7 @@ from multiprocessing.reduction import send_handle
 
 from stratagem.errors import CheckpointError
 from stratagem_checkpoint.snapshot import SnapshotBuffer
-from stratagem_checkpoint.writer_process import Buffer, Event
+from stratagem_checkpoint.writer_process import Buffer, Event, Ping
 
 _PROGRAM = """
 import sys
@@ -52,10 +52,19 @@ class Writer:
 
     def ensure(self) -> bool:
         """Start another process if this one has died with nothing to do; whether it did."""
-        if self._process.poll() is None:
+        if self._answers():
             return False
         self.close()
         self._start()
+        return True
+
+    def _answers(self) -> bool:
+        # A process that was killed isn't gone before all its threads are, and poll() takes it for a living one.
+        try:
+            self._connection.send(Ping())
+            self._connection.recv()
+        except (EOFError, OSError):
+            return False
         return True
 
     def send_buffer(self, buffer: SnapshotBuffer) -> None:

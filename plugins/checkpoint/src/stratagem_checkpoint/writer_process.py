@@ -73,6 +73,10 @@ class Save:
     shown: str
 
 
+class Ping:
+    """Answer."""
+
+
 class Abandon:
     """Give up what is being saved."""
 
