@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from stratagem_sharding.unit_dtypes import refuse_mixed_dtypes
 from stratagem_sharding.wrap_policy import Policy, callable_children, modules_named, units_among
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 
 from stratagem.errors import GradientError
 from stratagem_fsdp.none_losses import reduce_kept_gradients
-from stratagem_fsdp.options import mixed_precision
 from stratagem_fsdp.torch_private import has_gradient, has_run, managed_parameters, reduced_groups
-from stratagem_fsdp.units import left_alone, outermost_of, own_memory, refuse_empty_parts, sharded_units
+from stratagem_fsdp.units import left_alone, outermost_of, refuse_empty_parts, shard_unit, sharded_units
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -68,19 +66,7 @@ def shard_parts(
         mesh = mesh_of(module)
         if mesh is None:
             continue
-        advice = "keep those of one dtype in their own module that auto_wrap_policy names"
-        refuse_mixed_dtypes(module, done, original_module, advice)
-        module.register_forward_hook(own_memory)
-        fully_shard(
-            module,
-            mesh=mesh,
-            reshard_after_forward=False,
-            mp_policy=mixed_precision(None, request.precision),
-            ignored_params={
-                *(each for each in module.parameters() if each.dim() == 0 or not each.numel()),
-                *left_alone(apart, mesh_of),
-            },
-        )
+        shard_unit(request, module, mesh, done, left_alone(apart, mesh_of), reshards_after_forward=False)
         done.add(module)
     outermost = outermost_of(done)
     found = tuple(module for module in units if module in outermost and isinstance(module, FSDPModule))

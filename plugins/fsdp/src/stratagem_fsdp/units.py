@@ -58,20 +58,45 @@ def shard_units(
         fill_unit(module)
         mesh = mesh_of(module)
         if mesh is not None and (module is not root or not by_hand):
-            advice = "keep those of one dtype in their own module that auto_wrap_policy names"
-            refuse_mixed_dtypes(module, done, original_module, advice)
-            module.register_forward_hook(own_memory)
-            fully_shard(
-                module,
-                mesh=mesh,
-                reshard_after_forward=by_hand or module not in outermost,
-                mp_policy=mixed_precision(None, request.precision),
-                ignored_params={
-                    *(each for each in module.parameters() if each.dim() == 0 or not each.numel()),
-                    *left_alone(apart, mesh_of),
-                },
+            reshards = by_hand or module not in outermost
+            shard_unit(
+                request, module, mesh, done, left_alone(apart, mesh_of), reshards_after_forward=reshards
             )
         done.add(module)
+
+
+def shard_unit(
+    request: SetupRequest,
+    unit: nn.Module,
+    mesh: DeviceMesh,
+    inner: Collection[nn.Module],
+    kept: Iterable[nn.Parameter],
+    *,
+    reshards_after_forward: bool,
+) -> None:
+    """Shard one unit in place. Collective.
+
+    Args:
+        request: as the `setup` hook received it.
+        unit: has its values.
+        mesh: over which it is sharded.
+        inner: units that are sharded already.
+        kept: parameters in it that no unit has.
+        reshards_after_forward: whether it is gathered again for its backward.
+
+    Raises:
+        ConfigError: its trained parameters have several dtypes.
+    """
+    advice = "keep those of one dtype in their own module that auto_wrap_policy names"
+    refuse_mixed_dtypes(unit, inner, request.original_module, advice)
+    unit.register_forward_hook(_own_memory)
+    fully_shard(
+        unit,
+        mesh=mesh,
+        reshard_after_forward=reshards_after_forward,
+        mp_policy=mixed_precision(None, request.precision),
+        ignored_params={*(each for each in unit.parameters() if each.dim() == 0 or not each.numel()), *kept},
+    )
 
 
 def refuse_empty_parts(named: Iterable[tuple[str, nn.Parameter]]) -> None:
@@ -118,7 +143,7 @@ def _inner_first(module: nn.Module, seen: set[nn.Module]) -> list[nn.Module]:
     return [*(each for child in module.children() for each in _inner_first(child, seen)), module]
 
 
-def own_memory(module: nn.Module, args: Any, output: Any) -> Any:
+def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
     """Return outputs that aren't views: fully_shard notices no backward through a view that is changed in place."""
     if not isinstance(output, (torch.Tensor, tuple, list)):
         return output
