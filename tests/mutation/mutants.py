@@ -119,8 +119,19 @@ def _mutant(path: str, source: str, operator: str, occurrence: int, line: int) -
     return Mutant(path, operator, occurrence, line, mutated, before, after)
 
 
+def _is_protocol(base: ast.expr) -> bool:
+    return isinstance(base, ast.Name) and base.id == "Protocol"
+
+
+def _has_code(method: ast.FunctionDef) -> bool:
+    """Whether it has more than a docstring or an ellipsis."""
+    return not all(
+        isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in method.body
+    )
+
+
 def _skipped(source: str) -> list[tuple[Position, Position]]:
-    """Where a change is one of types, of an abstract method's mark, or of an error's text."""
+    """Where a change is one of types, of a protocol, of an abstract method's mark, or of an error's text."""
     found: list[ast.AST] = []
     marks: list[ast.Name] = []
     for node in ast.walk(ast.parse(source)):
@@ -133,6 +144,8 @@ def _skipped(source: str) -> list[tuple[Position, Position]]:
             marks += [each for each in decorators if each.id == "abstractmethod"]
         elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
             found.append(node.annotation)
+        elif isinstance(node, ast.ClassDef) and any(_is_protocol(base) for base in node.bases):
+            found += [each for each in node.body if isinstance(each, ast.FunctionDef) and not _has_code(each)]
         elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             found.append(node)
     lines = source.splitlines()

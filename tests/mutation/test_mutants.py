@@ -29,6 +29,13 @@ class Base:
     def value(self): ...
 
 
+class Like(Protocol):
+    def method(self, flag: bool = True): ...
+
+    def has_code(self, flag: bool = True):
+        return flag
+
+
 def call(x: int | None = None, *, why: str) -> int | str:
     """Adds 1."""
     y: int | None = x
@@ -47,6 +54,7 @@ def test_types_and_texts_are_left_as_they_are() -> None:
     mutated = changes()
     assert {before.strip() for before, _ in mutated} == {
         "@property",
+        "def has_code(self, flag: bool = True):",
         "if x is None:",
         'raise ValueError(f"{1 + 1} é: {x}"); z = 3',
         "return y + 5",

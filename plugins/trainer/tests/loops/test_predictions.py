@@ -104,6 +104,7 @@ def test_given_sizes_decide_where_shapes_mislead():
         ((torch.zeros(2), 1.0), (torch.zeros(2), 2.0)),
         (torch.zeros(2), [0.0, 0.0]),
         (torch.zeros(2), np.zeros(2)),
+        (torch.zeros(2), torch.tensor(1.0)),
     ],
 )
 def test_what_can_t_be_split_is_kept_per_batch_in_turn(first, second):
