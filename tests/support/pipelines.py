@@ -147,6 +147,30 @@ def train_late(subject: StrategySubject, recipe: Recipe) -> Trained:
     return train(subject, recipe, module_class=LateModule)
 
 
+class KeepsGradients(torch.optim.SGD):
+    """Drops its gradients after every third step alone: those of the steps between are added up."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        return super().step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if self.steps % 3 == 0:
+            super().zero_grad(set_to_none)
+
+
+class KeepingTied(Tied):
+    def optimizers(self, net: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        return [KeepsGradients(net.parameters(), lr=0.02, momentum=0.9)]
+
+
+class KeepingSurrounded(Surrounded):
+    def optimizers(self, net: nn.Module) -> Sequence[torch.optim.Optimizer]:
+        return [KeepsGradients(net.parameters(), lr=0.02, momentum=0.9)]
+
+
 class Says(RecipeModule):
     """Logs and returns something of every kind, draws random numbers, and counts what it is asked."""
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from pipelines import (
     OPTIONS,
+    KeepingSurrounded,
+    KeepingTied,
     Logits,
     Returned,
     Says,
@@ -76,6 +78,16 @@ def test_weights_that_stages_share(subject: StrategySubject) -> None:
     options = [{"schedule": "1f1b"}, {"schedule": "zbv"}, {"schedule": "interleaved_1f1b"}]
     expect_plain(subject, Tied(max_norm=0.2), options)
     expect_plain(subject, Tied(max_value=0.02, accumulate=2), options[:1])
+
+
+@pytest.mark.parametrize("copies", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_gradients_that_are_kept_over_a_step(subject: StrategySubject, copies: int) -> None:
+    """Those of a weight that stages share were summed over them in the step before."""
+    options = {"data_parallel_size": copies}
+    if copies == 2:
+        subject = replace(subject.at(4), data_ranks=two_copies)
+    expect_plain(subject, KeepingTied(max_norm=0.2), [options])
+    expect_plain(subject, KeepingSurrounded(accumulate=2, max_norm=None), [options])
 
 
 def test_parameters_outside_of_the_pipeline(subject: StrategySubject) -> None:

@@ -13,16 +13,15 @@ from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.torch_private import own_table, own_tensors
 from stratagem_sharding.whole_steps import OwnedStep, needs_owners
 from stratagem_sharding.whole_tensors import ReadingExchange, hold_whole, on_shards
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, ConfigError, Replica, SetupRequest
-from stratagem.errors import GradientError
 from stratagem.sdk.axes import AxisSteps, ModulePart
 from stratagem.sdk.tensors import map_tensors
 from stratagem_pipeline.prepared import PipelinePrepared
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
     from stratagem import Collectives
@@ -86,8 +85,6 @@ class ComposedPipeline(PipelinePrepared):
         steps: Sequence[AxisSteps],
     ) -> None:
         self._axis_steps = tuple(steps)
-        self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
-        self._are_complete = False
         super().__init__(request, pipeline, open_among, averages=False)
         # The user's code sees whole tensors, as under other compositions.
         ReadingExchange(request.collectives)
@@ -100,33 +97,6 @@ class ComposedPipeline(PipelinePrepared):
             each.begin(self)
 
     # Per step -----------------------------------------------------------------------------------
-
-    def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
-        self._put_aside()
-        output = super().forward_backward(*args, divisor=divisor, sync=sync)
-        if sync:
-            for parameter, before in self._kept:
-                parameter.grad = before if parameter.grad is None else parameter.grad + before
-            self._kept, self._are_complete = [], True
-        return output
-
-    def _put_aside(self) -> None:
-        """Take away gradients that a step left: those of this one are completed by themselves, and added to them."""
-        if self._are_complete:
-            kept = [(p, p.grad) for _, p in self._named if p.grad is not None]
-            if kept and self.loss_weights.is_used:
-                raise GradientError(
-                    "gradients of the step before are still there, and those of losses with weights can't be added "
-                    "to them under axis 'pipeline': call optimizer.zero_grad() after each step"
-                )
-            self._kept, self._are_complete = kept, False
-            for parameter, _ in kept:
-                parameter.grad = None
-
-    def zero_grad(self, index: int) -> None:
-        super().zero_grad(index)
-        dropped = {id(parameter) for parameter in self._parameters[index]}
-        self._kept = [(p, before) for p, before in self._kept if id(p) not in dropped]
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         with self._running(reduces=False):

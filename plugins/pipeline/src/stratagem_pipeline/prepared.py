@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem import Clipping, ConfigError, Prepared, Replica, SetupRequest
+from stratagem.errors import GradientError
 from stratagem.sdk.loops import weight_of
 from stratagem.sdk.states import load_optimizer
 from stratagem_pipeline.forward import PipelinedForward
@@ -63,6 +64,8 @@ class PipelinePrepared(Prepared):
         if request.loop.training:
             self._refuse_hooks()
         self._held = {id(parameter) for _, parameter in named}
+        self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._are_complete = False
         optimizers = request.make_optimizers() if request.loop.training else ()
         self._whole = [[list(group["params"]) for group in each.param_groups] for each in optimizers]
         for optimizer in optimizers:
@@ -95,13 +98,35 @@ class PipelinePrepared(Prepared):
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         self._refuse_hooks()
+        self._put_aside()
         output = self._run(args, divisor, sync)
         weight = weight_of(output)
         if weight is not None or self.loss_weights.is_used:
             self.loss_weights.add(weight, is_done=True)
         if sync:
             self._reduce()
+            for parameter, before in self._kept:
+                parameter.grad = before if parameter.grad is None else parameter.grad + before
+            self._kept, self._are_complete = [], True
         return output
+
+    def _put_aside(self) -> None:
+        """Take away gradients that a step left: those of this one are completed by themselves, and added to them."""
+        if self._are_complete:
+            kept = [(p, p.grad) for _, p in self._named if p.grad is not None]
+            if kept and self.loss_weights.is_used:
+                raise GradientError(
+                    "gradients of the step before are still there, and those of losses with weights can't be added "
+                    "to them in a pipeline: call optimizer.zero_grad() after each step"
+                )
+            self._kept, self._are_complete = kept, False
+            for parameter, _ in kept:
+                parameter.grad = None
+
+    def zero_grad(self, index: int) -> None:
+        super().zero_grad(index)
+        dropped = {id(parameter) for parameter in self._parameters[index]}
+        self._kept = [(p, before) for p, before in self._kept if id(p) not in dropped]
 
     def _run(self, args: tuple[Any, ...], divisor: float, sync: bool) -> Any:
         """Run forward and backward of a batch; `sync` says whether `_reduce` comes after it."""
