@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from stratagem_expert.conformance import SmallExperts, SmallMixture
-from stratagem_expert.mixtures import mixtures_of
+from stratagem_expert.mixtures import mixtures_of, refuse_compiled
 from torch import Tensor, nn
 
 from stratagem import ConfigError, RunConfig, Runtime
@@ -87,6 +87,20 @@ def test_experts_that_two_modules_share() -> None:
         ConfigError, match=r"'0', a Own, can't be split .*: other modules have its parameters, too"
     ):
         mixtures_of(root, ["Own"])
+
+
+@pytest.mark.parametrize("compiled", ["", "0", "0.0"])
+def test_compiled_experts(compiled: str) -> None:
+    root = nn.Sequential(nn.Sequential(Own(4, 6)), nn.Linear(4, 4))
+    mixtures = mixtures_of(root, ["Own"])
+    root[1].compile(backend="eager")
+    refuse_compiled(root, mixtures)
+    root.get_submodule(compiled).compile(backend="eager")
+    with pytest.raises(
+        ConfigError,
+        match=rf"'{compiled or 'Sequential'}' is compiled, and under axis .* \('0.0'\) get differs",
+    ):
+        refuse_compiled(root, mixtures)
 
 
 def three_experts(runtime: Runtime) -> None:

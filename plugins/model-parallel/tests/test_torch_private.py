@@ -58,13 +58,6 @@ def test_attention_tells_how_it_projects():
     assert not private.is_packed(nn.MultiheadAttention(4, 2, kdim=3))
 
 
-def test_a_compiled_module_is_reported():
-    layer = nn.Linear(1, 1)
-    assert not private.is_compiled(layer)
-    layer.compile(backend="eager")
-    assert private.is_compiled(layer)
-
-
 def test_a_backward_is_detected_while_it_runs():
     reported = []
     x = torch.ones(1, requires_grad=True)

@@ -257,3 +257,11 @@ def test_the_version_is_read_by_a_function_that_subclasses_get() -> None:
     seen.clear()
     assert tensor._version == 0
     assert private.GET_VERSION in seen
+
+
+def test_compiled_modules_are_recognised() -> None:
+    layer = nn.Linear(1, 1)
+    assert not private.is_compiled(layer)
+    assert private.is_compiled(torch.compile(layer, backend="eager"))
+    layer.compile(backend="eager")
+    assert private.is_compiled(layer)

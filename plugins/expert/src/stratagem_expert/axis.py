@@ -13,7 +13,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from stratagem import ConfigError, Prepared
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
 from stratagem_expert.dispatch import dispatch_tokens
-from stratagem_expert.mixtures import Mixture, mixtures_of
+from stratagem_expert.mixtures import Mixture, mixtures_of, refuse_compiled
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -63,6 +63,8 @@ class ExpertAxis(Axis):
         """
         mixtures = mixtures_of(target.request.original_module, self.modules)
         size = target.sizes[self.name]
+        if size > 1:
+            refuse_compiled(target.request.original_module, mixtures)
         for mixture in mixtures:
             if mixture.experts % size:
                 raise ConfigError(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING
 
-from stratagem_sharding.torch_private import own_parameters
+from stratagem_sharding.torch_private import is_compiled, own_parameters
 from stratagem_sharding.wrap_policy import modules_named
 
 from stratagem import ConfigError
@@ -69,6 +69,23 @@ def mixtures_of(root: nn.Module, further: Policy = None) -> list[Mixture]:
             f"modules=[...], or leave the axis out; {CONVENTION}"
         )
     return found
+
+
+def refuse_compiled(root: nn.Module, mixtures: Sequence[Mixture]) -> None:
+    """Refuse mixtures that `torch.compile` was applied to, or to a module around them.
+
+    Raises:
+        ConfigError: names the first such module.
+    """
+    for name, module in root.named_modules():
+        if is_compiled(module):
+            inside = set(module.modules())
+            found = next((each.name for each in mixtures if each.module in inside), None)
+            if found is not None:
+                raise ConfigError(
+                    f"{name or type(root).__name__!r} is compiled, and under axis 'expert' the number of tokens that "
+                    f"experts ({found!r}) get differs in every step: compile other modules alone"
+                )
 
 
 def _experts(module: nn.Module) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stratagem_sharding.torch_private import is_compiled
 from stratagem_trainer import Module
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -17,7 +18,6 @@ from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.mesh import TENSOR
 from stratagem_model_parallel.replaced import refuse_replaced
 from stratagem_model_parallel.second_gradients import refuse_second_gradients
-from stratagem_model_parallel.torch_private import is_compiled
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def refuse_compiled(original_module: nn.Module) -> None:
         ConfigError: names the first.
     """
     for name, module in original_module.named_modules():
-        if type(module).__name__ == "OptimizedModule" or is_compiled(module):
+        if is_compiled(module):
             raise ConfigError(
                 f"{name or type(original_module).__name__!r} is compiled, and torch trains compiled "
                 "blocks wrongly, without a word, once their layers are split and sharded: take torch.compile away, "

@@ -36,11 +36,6 @@ def is_packed(attention: nn.MultiheadAttention) -> bool:
     return bool(attention._qkv_same_embed_dim)
 
 
-def is_compiled(module: nn.Module) -> bool:
-    """Whether `Module.compile` was called."""
-    return getattr(module, "_compiled_call_impl", None) is not None
-
-
 def is_in_backward() -> bool:
     """Whether a backward is running on this thread, as while activations are computed again."""
     return bool(torch._C._current_graph_task_id() != -1)

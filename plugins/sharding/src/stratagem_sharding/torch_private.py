@@ -26,6 +26,7 @@ __all__ = [
     "backward_number",
     "count_as_stepped",
     "detached",
+    "is_compiled",
     "is_of_scheduler",
     "local_shard",
     "number_of_step_hooks",
@@ -103,6 +104,13 @@ def set_post_accumulate_hooks(tensor: torch.Tensor, hooks: dict[int, Callable[..
     """Give a tensor the dict of another's hooks."""
     slots: Any = tensor
     slots._post_accumulate_grad_hooks = hooks
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether it is what `torch.compile` returned, or its `compile` was called."""
+    return (
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+    )
 
 
 def local_shard(tensor: Any) -> torch.Tensor:

@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
+from stratagem_sharding.torch_private import backward_hooks, is_compiled, post_accumulate_hooks
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -19,7 +19,7 @@ from stratagem_model_parallel.context.plan import Block
 from stratagem_model_parallel.context.ranks import SequenceRanks
 from stratagem_model_parallel.context.region import Attention, SequenceRegion
 from stratagem_model_parallel.replicas import is_same
-from stratagem_model_parallel.torch_private import is_compiled, is_in_backward
+from stratagem_model_parallel.torch_private import is_in_backward
 
 FEWEST = 2
 """Tokens that each rank has of a sequence: models take a single query for one that continues a sequence."""
@@ -117,7 +117,7 @@ class _Hooks:
         attention: Attention,
     ) -> None:
         module = block.module
-        if type(module).__name__ == "OptimizedModule" or is_compiled(module):
+        if is_compiled(module):
             raise ConfigError(
                 f"{block.name!r} is compiled, and context parallelism can't have its sequences cut then: take "
                 "torch.compile away"
