@@ -99,10 +99,11 @@ def test_measures_what_layers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(16, 64)
     before = [buffer.clone() for layer in layers for buffer in layer.buffers()]
     assert parameter_bytes(layers)[:3] == [64 * 65 * 4, 64 * 65 * 4, 0]
-    kept = measured("activations", layers, x, borrowed, Precision())  # type: ignore[arg-type]
+    call = nn.Module.__call__
+    kept = measured("activations", layers, x, borrowed, Precision(), call)  # type: ignore[arg-type]
     assert kept[0] == 16 * 64 * 4  # its input
     assert kept[1] > 30 * kept[0]
-    seconds = measured("time", layers, x, borrowed, Precision())  # type: ignore[arg-type]
+    seconds = measured("time", layers, x, borrowed, Precision(), call)  # type: ignore[arg-type]
     assert seconds == [1, 11, 1, 1, 1]
     after = [buffer for layer in layers for buffer in layer.buffers()]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(before, after))

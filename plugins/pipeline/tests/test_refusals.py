@@ -210,7 +210,7 @@ CASES: list[tuple[Any, dict[str, Any], str]] = [
         "a batch has 2 samples on each copy of the model, fewer than micro_batches=4",
     ),
     (not_sequential, {}, "has no nn.Sequential of at least two layers"),
-    (not_sequential, {"pipeline_module": "net"}, "is a Skips, not an nn.Sequential"),
+    (not_sequential, {"pipeline_module": "net"}, "is a Skips, neither an nn.Sequential nor an nn.ModuleList"),
     (Two, {}, "has 2 nn.Sequentials that could be the pipeline, net, other"),
     (Plain, {"pipeline_module": "nett"}, "names no submodule of Plain; it has net"),
     (Plain, {"balance": [5]}, "adds up to 5, and the pipelined module has 11 layers"),
@@ -325,10 +325,9 @@ def in_loop(runtime: Any) -> tuple[float, str]:
 class _Fails(RecipeModule):
     """A layer raises in the third batch."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 2:
             self.net.get_submodule("0").register_forward_hook(_fail)
-        return super().training_step(batch, batch_idx)
 
 
 def _fail(*_: Any) -> None:

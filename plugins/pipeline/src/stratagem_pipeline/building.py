@@ -17,6 +17,7 @@ from stratagem import ConfigError
 from stratagem.errors import DataError
 from stratagem.sdk.tensors import to_device
 from stratagem_pipeline.balance import by_hand, partition, refuse_more_stages
+from stratagem_pipeline.chain import Chain
 from stratagem_pipeline.changes import buffers_kept
 from stratagem_pipeline.find import pipelined_module
 from stratagem_pipeline.forward_interceptor import ForwardInterceptor
@@ -24,7 +25,7 @@ from stratagem_pipeline.measure import measured, parameter_bytes
 from stratagem_pipeline.placing import Placement
 from stratagem_pipeline.route import Line, unchanged
 from stratagem_pipeline.trace import Traced, traced
-from stratagem_pipeline.values import taken_apart
+from stratagem_pipeline.values import rows_of, taken_apart
 
 if TYPE_CHECKING:
     from stratagem_sharding.deferred_init import Construction
@@ -61,6 +62,15 @@ class Pipeline:
         if self.traced is not None:
             return self.traced.value(self.stand_in.name, args, kwargs)
         return only_argument(self.stand_in.name, args, kwargs)
+
+    def rows_of(self, tensors: Sequence[torch.Tensor]) -> int:
+        """Return the number of rows of what goes into the first layer.
+
+        Raises:
+            DataError: tensors that are to have it don't.
+        """
+        having_rows = tensors if self.stand_in.every_tensor_has_rows else tensors[:1]
+        return rows_of(having_rows, self.stand_in.name)
 
     def returned(self, value: Any) -> Any:
         """What the step gets for what comes out of the last layer."""
@@ -110,6 +120,7 @@ class Stages:
             request.precision,
             self.settings.activation_checkpointing,
             self.settings.schedule,
+            self.stand_in.call_layer,
             tuple(each for each in request.original_module.parameters() if id(each) not in inside),
             hand_over,
             complete,
@@ -136,6 +147,8 @@ def divide(
     is_traced = settings.split_points is not None
     name, net = pipelined_module(request.original_module, settings.pipeline_module, traced=is_traced)
     stand_in = ForwardInterceptor(net, name)
+    if isinstance(net, nn.ModuleList) and not is_traced:
+        stand_in = Chain(net, name)
     stages = pipe.world_size * settings.stages_per_rank
     micro_batches = stages if settings.micro_batches is None else settings.micro_batches
     settings.schedule.check_micro_batches(micro_batches, pipe.world_size, stages)
@@ -153,7 +166,7 @@ def divide(
     balance = settings.balance
     if isinstance(balance, str):
         entry = partial(_entry, request, stand_in, micro_batches, trace)
-        sizes = _automatic(balance, request, placement, entry, layers, stages)
+        sizes = _automatic(balance, request, placement, entry, layers, stand_in.call_layer, stages)
     else:
         sizes = by_hand(balance, len(layers), stages)
     of_stage = _in_stages(layers, sizes)
@@ -203,6 +216,7 @@ def _automatic(
     placement: Placement,
     entry: Callable[[], Any],
     layers: Sequence[nn.Module],
+    call_layer: Callable[[nn.Module, Any], Any],
     stages: int,
 ) -> list[int]:
     """Measure on rank 0, for all."""
@@ -227,7 +241,7 @@ def _automatic(
                 "construct those layers in __init__, or give the layers of each stage, as balance=[2, 3]"
             )
         costs = measured(
-            what, layers, to_device(given, request.device), placement.borrowed, request.precision
+            what, layers, to_device(given, request.device), placement.borrowed, request.precision, call_layer
         )
     return partition(request.collectives.broadcast(costs), stages)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from stratagem_sharding.torch_private import own_buffers
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from stratagem.errors import DataError
+from stratagem.sdk.tensors import leaves_in
 from stratagem.sdk.torch_private import tensor_version
-from stratagem_pipeline.torch_private import BATCH_NORM
+from stratagem_pipeline.torch_private import BATCH_NORM, forward_hooks, forward_pre_hooks
 
 _Buffers = dict[tuple[str, nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]]
 
@@ -30,15 +32,53 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
                     buffer.copy_(value)
 
 
+class Hooks:
+    """Tells whether a step registers forward hooks on layers: on its rank, most layers don't run within it.
+
+    Args:
+        name: of the pipelined module, for errors.
+        layers: all of it.
+    """
+
+    def __init__(self, name: str, layers: Iterable[nn.Module]) -> None:
+        self._name, self._layers = name, tuple(layers)
+        self._before = 0
+
+    def note(self) -> None:
+        """Expect no other hooks than those of now."""
+        self._before = RemovableHandle.next_id
+
+    def refuse_new(self) -> None:
+        """Refuse hooks that were registered since `note`.
+
+        Raises:
+            DataError: names the module that has one.
+        """
+        if RemovableHandle.next_id == self._before:
+            return
+        for layer in self._layers:
+            for name, module in layer.named_modules():
+                hooks = (*forward_hooks(module), *forward_pre_hooks(module))
+                if any(number >= self._before for number in hooks):
+                    place = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+                    raise DataError(
+                        f"the step registers forward hooks on layers of {self._name} ({place}), and in a pipeline "
+                        "other ranks call these: compute with the output of the last layer alone (without "
+                        "output_hidden_states, output_attentions or output_router_logits of transformers), or choose "
+                        "ddp or fsdp"
+                    )
+
+
 class Changes:
     """Tells what was changed since `note`, of the tensors that are on this rank.
 
     Args:
         module: the user's.
+        hooks: of the layers that are pipelined.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    def __init__(self, module: nn.Module, hooks: Hooks) -> None:
+        self._module, self._hooks = module, hooks
         self._before: _Buffers = {}
         self._versions: list[tuple[str, torch.Tensor, int]] = []
         self._flags: list[tuple[str, torch.Tensor, bool]] = []
@@ -46,6 +86,7 @@ class Changes:
     def note(self) -> None:
         """Take the values of now for those before a batch."""
         module = self._module
+        self._hooks.note()
         self._before = _buffers(module, self._before)
         self._versions = [
             (name, p, tensor_version(p)) for name, p in module.named_parameters() if not p.is_meta
@@ -53,11 +94,12 @@ class Changes:
         self._flags = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
 
     def refuse_parameters(self) -> None:
-        """Refuse what the user's step did to parameters.
+        """Refuse what the user's step did to parameters, and hooks that it registered on layers.
 
         Raises:
-            DataError: names one that was changed in place, or frozen, or unfrozen.
+            DataError: names what was changed in place, or frozen, or unfrozen, or has a hook.
         """
+        self._hooks.refuse_new()
         for name, parameter, flag in self._flags:
             if parameter.requires_grad != flag:
                 raise DataError(
@@ -137,6 +179,27 @@ def why_refused(
                 f"{name!r} would count rows that only fill a part of a batch up: give batches that split into equal "
                 "parts, as by drop_last=True"
             )
+    return None
+
+
+def why_kept(module: nn.Module, layers: set[int]) -> str | None:
+    """Return why tensors that layers keep of their forward are refused; None if they keep none.
+
+    Args:
+        module: the user's.
+        layers: ids of the modules that run on this rank.
+    """
+    for prefix, each in module.named_modules():
+        if id(each) in layers:
+            for name, value in vars(each).items():
+                if any(
+                    isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves_in(value)
+                ):
+                    return (
+                        f"{type(each).__name__} {prefix!r} keeps a tensor of its forward as {name!r}, which only its "
+                        "rank has in a pipeline, of the last part of the batch alone: return it to the next layer, "
+                        "detach it if it is for the eye alone, or choose ddp or fsdp"
+                    )
     return None
 
 

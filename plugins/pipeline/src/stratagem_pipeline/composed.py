@@ -13,6 +13,7 @@ from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.torch_private import own_table, own_tensors
 from stratagem_sharding.whole_steps import OwnedStep, needs_owners
 from stratagem_sharding.whole_tensors import ReadingExchange, hold_whole, on_shards
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratagem import Clipping, ConfigError, Replica, SetupRequest
@@ -21,7 +22,6 @@ from stratagem.sdk.tensors import map_tensors
 from stratagem_pipeline.prepared import PipelinePrepared
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.optim import Optimizer
 
     from stratagem import Collectives

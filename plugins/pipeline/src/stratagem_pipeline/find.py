@@ -12,14 +12,15 @@ def pipelined_module(original_module: nn.Module, name: str | None, *, traced: bo
 
     Args:
         original_module: the user's module.
-        name: as the user gave it; None for the one outermost `nn.Sequential` of at least two layers.
-        traced: whether it is to be traced, so that it needn't be a Sequential.
+        name: as the user gave it; None for the one outermost `nn.Sequential` of at least two layers, or, where there
+            is no Sequential, the one outermost `nn.ModuleList`.
+        traced: whether it is to be traced, so that it needn't be one of these.
 
     Raises:
-        ConfigError: there is none, there are several, or it isn't a Sequential.
+        ConfigError: there is none, there are several, or it is another module.
     """
     if name is None:
-        return _only_child(original_module) if traced else _only_sequential(original_module)
+        return _only_child(original_module) if traced else _only_stack(original_module)
     try:
         module = original_module.get_submodule(name)
     except AttributeError:
@@ -27,31 +28,41 @@ def pipelined_module(original_module: nn.Module, name: str | None, *, traced: bo
         raise ConfigError(
             f"pipeline_module={name!r} names no submodule of {type(original_module).__name__}; it has {names}"
         ) from None
-    if not traced and not isinstance(module, nn.Sequential):
+    if not traced and not isinstance(module, (nn.Sequential, nn.ModuleList)):
         raise ConfigError(
-            f"pipeline_module={name!r} is a {type(module).__name__}, not an nn.Sequential: write it as one, or give "
-            "split_points=[…], the submodules at which stages begin, to have it traced"
+            f"pipeline_module={name!r} is a {type(module).__name__}, neither an nn.Sequential nor an nn.ModuleList: "
+            "write it as one, or give split_points=[…], the submodules at which stages begin, to have it traced"
         )
     return name or type(original_module).__name__, module
 
 
-def _only_sequential(original_module: nn.Module) -> tuple[str, nn.Module]:
-    found = [(name, module) for name, module in original_module.named_modules() if _is_stack(module)]
-    inside = {name for name, _ in found for other, _ in found if _contains(other, name)}
-    outermost = [(name, module) for name, module in found if name not in inside]
+def _only_stack(original_module: nn.Module) -> tuple[str, nn.Module]:
+    outermost = _outermost(original_module, nn.Sequential) or _outermost(original_module, nn.ModuleList)
     if len(outermost) == 1:
         name, module = outermost[0]
         return name or type(original_module).__name__, module
     if outermost:
+        kind = type(outermost[0][1]).__name__
         raise ConfigError(
-            f"{type(original_module).__name__} has {len(outermost)} nn.Sequentials that could be the pipeline, "
+            f"{type(original_module).__name__} has {len(outermost)} nn.{kind}s that could be the pipeline, "
             f"{', '.join(name for name, _ in outermost)}: name one by pipeline_module"
         )
     raise ConfigError(
-        f"{type(original_module).__name__} has no nn.Sequential of at least two layers to be the pipeline: "
-        "write its layers as "
-        "one, or give split_points=[…], the submodules at which stages begin, to have it traced"
+        f"{type(original_module).__name__} has no nn.Sequential of at least two layers to be the pipeline, nor an "
+        "nn.ModuleList: write its layers as one, or give split_points=[…], the submodules at which stages begin, to "
+        "have it traced"
     )
+
+
+def _outermost(
+    original_module: nn.Module, kind: type[nn.Sequential | nn.ModuleList]
+) -> list[tuple[str, nn.Module]]:
+    found = [
+        (name, module)
+        for name, module in original_module.named_modules()
+        if isinstance(module, kind) and len(module) > 1
+    ]
+    return [(name, module) for name, module in found if not any(_contains(other, name) for other, _ in found)]
 
 
 def _only_child(original_module: nn.Module) -> tuple[str, nn.Module]:
@@ -62,10 +73,6 @@ def _only_child(original_module: nn.Module) -> tuple[str, nn.Module]:
         f"{type(original_module).__name__} has {len(children)} submodules, "
         f"{', '.join(name for name, _ in children) or 'none'}: name the one to be traced by pipeline_module"
     )
-
-
-def _is_stack(module: nn.Module) -> bool:
-    return isinstance(module, nn.Sequential) and len(module) > 1
 
 
 def _contains(outer: str, inner: str) -> bool:

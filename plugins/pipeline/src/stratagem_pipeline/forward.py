@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stratagem.errors import DataError
+from stratagem_pipeline.changes import Hooks
 from stratagem_pipeline.route import Route
-from stratagem_pipeline.values import Form, padded, real_rows, rows_of, taken_apart
+from stratagem_pipeline.values import Form, padded, real_rows, taken_apart
 
 if TYPE_CHECKING:
     from stratagem_pipeline.building import Pipeline
@@ -29,10 +30,13 @@ class PipelinedForward:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._routes: dict[Any, Route] = {}
+        layers = [layer for layers in pipeline.line.layers for layer in layers]
+        self._hooks = Hooks(pipeline.stand_in.name, layers)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
         """While active, a call of the pipelined module runs the pipeline, and returns its output everywhere."""
+        self._hooks.note()
         with torch.no_grad(), self._pipeline.stand_in.acting(self._forward):
             yield
 
@@ -42,13 +46,18 @@ class PipelinedForward:
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         pipeline = self._pipeline
-        line, name = pipeline.line, pipeline.stand_in.name
+        line = pipeline.line
+        self._hooks.refuse_new()
         form, tensors = taken_apart(line.hand_over(pipeline.entry(args, kwargs)))
-        rows = rows_of(tensors, name)
-        each = pipeline.rows or -(-rows // min(pipeline.micro_batches, rows))
+        rows = pipeline.rows_of(tensors)
+        if pipeline.stand_in.every_tensor_has_rows:
+            each = pipeline.rows or -(-rows // min(pipeline.micro_batches, rows))
+            parts = list(zip(*(torch.split(tensor, each) for tensor in tensors)))
+            filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
+        else:
+            # Nothing says which of the further tensors could be cut.
+            each, filled = rows, [tensors]
         sizes = [min(each, rows - start) for start in range(0, rows, each)]
-        parts = list(zip(*(torch.split(tensor, each) for tensor in tensors)))
-        filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
         entry = Form(form.spec, form.others, form.is_tensor, taken_apart(filled[0])[0].shapes)
         key = (form.shapes, form.spec)
         route = self._routes.get(key)

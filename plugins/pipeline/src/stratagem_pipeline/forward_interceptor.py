@@ -27,8 +27,15 @@ class ForwardInterceptor:
         name: its name in the user's module, for errors.
     """
 
+    every_tensor_has_rows = True
+    """Whether all tensors that the first layer gets have a row per sample, not only the first one."""
+
     def __init__(self, net: nn.Module, name: str) -> None:
         self.net, self.name = net, name
+
+    def call_layer(self, layer: nn.Module, value: Any) -> Any:
+        """Return what a layer makes of what goes into it."""
+        return layer(value)
 
     @contextmanager
     def acting(self, forward: Callable[..., Any]) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +37,7 @@ def measured(
     entry: Any,
     borrowed: Callable[[nn.Module], AbstractContextManager[None]],
     precision: Precision,
+    call_layer: Callable[[nn.Module, Any], Any],
 ) -> list[float]:
     """Run layer after layer, and return what each costs.
 
@@ -46,17 +48,19 @@ def measured(
         entry: what the first is called with.
         borrowed: a context in which a layer has its parameters.
         precision: under whose autocast they run.
+        call_layer: calls a layer with what goes into it.
     """
     costs, value = [], entry
     with torch.random.fork_rng(devices=[]):
         for layer in layers:
             with borrowed(layer), _Kept(layer), precision.autocast() or nullcontext(), torch.enable_grad():
-                cost, value = (_saved if what == "activations" else _timed)(layer, value)
+                call = partial(call_layer, layer)
+                cost, value = (_saved if what == "activations" else _timed)(layer, call, value)
             costs.append(cost)
     return costs
 
 
-def _saved(layer: nn.Module, value: Any) -> tuple[float, Any]:
+def _saved(layer: nn.Module, call: Callable[[Any], Any], value: Any) -> tuple[float, Any]:
     own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     sizes: dict[int, int] = {}
 
@@ -67,19 +71,19 @@ def _saved(layer: nn.Module, value: Any) -> tuple[float, Any]:
         return tensor
 
     with saved_tensors_hooks(note, lambda tensor: tensor):
-        output = layer(_leaves(value))
+        output = call(_leaves(value))
         # Held until here, so that no memory is counted under two addresses or one address twice.
         return float(sum(sizes.values())), output
 
 
-def _timed(layer: nn.Module, value: Any) -> tuple[float, Any]:
+def _timed(layer: nn.Module, call: Callable[[Any], Any], value: Any) -> tuple[float, Any]:
     best = float("inf")
     for _ in range(1 + REPEATS):
         given = _leaves(value)
         _, inputs = taken_apart(given)
         _wait(inputs)
         began = time.perf_counter()
-        output = layer(given)
+        output = call(given)
         _, results = taken_apart(output)
         wanted = [p for p in (*inputs, *layer.parameters()) if p.requires_grad]
         outputs = [result for result in results if result.requires_grad]

@@ -39,6 +39,8 @@ class Line:
     precision: Precision
     recompute: bool
     schedule: Schedule
+    call_layer: Callable[[nn.Module, Any], Any]
+    """Calls a layer with what goes into it."""
     outer: tuple[nn.Parameter, ...] = ()
     """Parameters in no layer, which the user's step may use for its loss."""
     hand_over: Callable[[Any], Any] = unchanged
@@ -95,6 +97,7 @@ class Route:
                         recompute=line.recompute,
                         outer=line.outer if stage == last else (),
                         hand_over=line.hand_over,
+                        call_layer=line.call_layer,
                         shows_layers=line.schedule.splits_backward,
                     )
                     with module.without_trace():

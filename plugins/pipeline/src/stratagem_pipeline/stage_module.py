@@ -30,6 +30,7 @@ class StageModule(nn.Module):
         outer: parameters that the loss is computed with beside the layers: where gradients of inputs and
             of weights are computed apart, torch only looks for those of the stage.
         hand_over: makes of what the last layer returned tensors that can be sent.
+        call_layer: calls a layer with what goes into it.
         shows_layers: whether torch finds the layers among the submodules, as schedules need that compute gradients
             of inputs and of weights apart. When torch first runs a stage, it frees what `fully_shard` has gathered
             of the modules that it finds, and drops their gradients, those of earlier micro-batches too.
@@ -45,6 +46,7 @@ class StageModule(nn.Module):
         recompute: bool,
         outer: Sequence[nn.Parameter] = (),
         hand_over: Callable[[Any], Any],
+        call_layer: Callable[[nn.Module, Any], Any],
         shows_layers: bool,
     ) -> None:
         super().__init__()
@@ -58,6 +60,7 @@ class StageModule(nn.Module):
         self.gathers: tuple[bool, ...] = ()
         """Of each tensor that enters, whether its gradient is wanted."""
         self._precision, self._recompute, self._hand_over = precision, recompute, hand_over
+        self._call_layer = call_layer
         # A layer may change its input in place, but not what another rank sent and backward needs.
         self._copies = getattr(next(iter(layers), None), "inplace", False)
 
@@ -80,8 +83,8 @@ class StageModule(nn.Module):
     def _layer(self, layer: nn.Module, value: Any) -> Any:
         # A layer that works in place keeps nothing of its input, which it couldn't be computed from again.
         if self._recompute and torch.is_grad_enabled() and not getattr(layer, "inplace", False):
-            return checkpoint(layer, value, use_reentrant=False)
-        return layer(value)
+            return checkpoint(self._call_layer, layer, value, use_reentrant=False)
+        return self._call_layer(layer, value)
 
     @contextmanager
     def without_trace(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ plugins/pipeline/tests/test_torch_private.py fails when torch changes one, or ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,3 +34,27 @@ def forget_split_point(module: nn.Module) -> None:
 def is_view(tensor: torch.Tensor) -> bool:
     """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
     return tensor._is_view()
+
+
+def forward_hooks(module: nn.Module) -> list[int]:
+    """Return the numbers of the hooks that are called after its forward."""
+    return list(module._forward_hooks)
+
+
+def forward_pre_hooks(module: nn.Module) -> list[int]:
+    """Return the numbers of the hooks that are called before its forward."""
+    return list(module._forward_pre_hooks)
+
+
+def own_call(module: nn.Module) -> Callable[..., Any] | None:
+    """What is called in place of a module's forward and its hooks: what `Module.compile` made, for one."""
+    call: Callable[..., Any] | None = module.__dict__.get("_compiled_call_impl")
+    return call
+
+
+def set_own_call(module: nn.Module, call: Callable[..., Any] | None) -> None:
+    """Set what `own_call` returns; None: the forward and its hooks."""
+    if call is None:
+        module.__dict__.pop("_compiled_call_impl", None)
+    else:
+        module.__dict__["_compiled_call_impl"] = call

@@ -16,13 +16,13 @@ from stratagem.errors import DataError, StratagemError
 from stratagem.sdk.loops import forked_rng, loss_of, weight_of
 from stratagem.sdk.tensors import map_tensors
 from stratagem_pipeline.building import refuse_small_batch
-from stratagem_pipeline.changes import Changes, buffers_kept, refuse_batch_norms, why_refused
+from stratagem_pipeline.changes import Changes, Hooks, buffers_kept, refuse_batch_norms, why_kept, why_refused
 from stratagem_pipeline.forward import remember
 from stratagem_pipeline.gradients import backward_before
 from stratagem_pipeline.outcome import Outcome
 from stratagem_pipeline.route import Route, keeps_no_outputs
 from stratagem_pipeline.seeds import Seeds
-from stratagem_pipeline.values import Form, padded, real_rows, rows_of, taken_apart
+from stratagem_pipeline.values import Form, padded, real_rows, taken_apart
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +58,8 @@ class Training:
         self.seeds = Seeds(request.collectives, line.device)
         self._outcome = Outcome(line.pipe, line.stage_ranks[-1], line.device)
         self._routes: dict[Any, tuple[Route, Any]] = {}
-        self._changes = Changes(request.original_module)
+        layers = [layer for layers in line.layers for layer in layers]
+        self._changes = Changes(request.original_module, Hooks(pipeline.stand_in.name, layers))
         self._layers = {id(m) for layers in line.layers for layer in layers for m in layer.modules()}
         self._is_first_batch = True
         # Of the batch that runs:
@@ -196,7 +197,7 @@ class Training:
         """Return this rank's buffers that the batch changed; in the first batch all ranks of the copy refuse alike.
 
         Raises:
-            DataError: they changed in another way than by one forward.
+            DataError: they changed in another way than by one forward, or layers keep tensors of their forward.
         """
         pipeline, changed = self._pipeline, self._changes.buffers()
         route = self._last_route
@@ -209,6 +210,14 @@ class Training:
             padded=any(rows != route.padded_rows for rows in route.rows),
             per_part=pipeline.statistics_per_part,
         )
+        if self._is_first_batch and why is None:
+            own = {
+                id(module)
+                for stage in pipeline.line.own
+                for layer in pipeline.line.layers[stage]
+                for module in layer.modules()
+            }
+            why = why_kept(self._plain, own)
         whys = pipeline.line.pipe.gather_objects(why) if self._is_first_batch else [why]
         self._is_first_batch = False
         for each in whys:
@@ -262,9 +271,9 @@ class Training:
         route = self._route
         if line.has_first and (entry, tuple(rows)) != (route.forms[0], route.rows):
             raise DataError(
-                f"training_step calls {self._pipeline.stand_in.name} with {entry and entry.shapes} "
-                "where it called it "
-                f"with {route.forms[0].shapes} for a batch of the same shape: let shapes follow from the batch's"
+                f"training_step calls {self._pipeline.stand_in.name} with {entry}, where it called it with "
+                f"{route.forms[0]} for a batch of the same shape: let arguments and their shapes follow from the "
+                "batch's shape"
             )
         if line.has_first:
             route.modules[0].gathers = tuple(tensor.requires_grad for tensor in entries[0][1])
@@ -282,24 +291,42 @@ class Training:
     def _filled(self, entries: list[_Entry]) -> tuple[Form, list[int], list[list[torch.Tensor]]]:
         """Return the form of all micro-batches, their numbers of rows, and their tensors with equal ones."""
         name = self._pipeline.stand_in.name
-        rows = [rows_of(tensors, name) for _, tensors in entries]
+        rows = [self._pipeline.rows_of(tensors) for _, tensors in entries]
         most = self._pipeline.rows or max(rows)
         if max(rows) > most:
             raise DataError(
                 f"a part of a batch has {max(rows)} rows, and {name} was traced with {most}: give "
                 "batches of at most the first one's size"
             )
-        filled = [[padded(tensor, most) for tensor in tensors] for _, tensors in entries]
+        _, of_largest = entries[rows.index(max(rows))]
+        filled = [
+            [
+                padded(tensor, most) if self._has_rows(tensor, each, like, max(rows)) else tensor
+                for tensor, like in zip(tensors, of_largest)
+            ]
+            for (_, tensors), each in zip(entries, rows)
+        ]
         forms = []
         for (form, _), tensors in zip(entries, filled):
             forms.append(Form(form.spec, form.others, form.is_tensor, taken_apart(tuple(tensors))[0].shapes))
         for form in forms:
             if form != forms[0]:
                 raise DataError(
-                    f"training_step calls {name} with {form.shapes} for one part of a batch and with "
-                    f"{forms[0].shapes} for another: give all samples of a batch one shape"
+                    f"training_step calls {name} with {form} for one part of a batch and with {forms[0]} for "
+                    "another: give all parts of a batch the same arguments, in the same shapes"
                 )
         return forms[0], rows, filled
+
+    def _has_rows(self, tensor: torch.Tensor, rows: int, like: torch.Tensor, of_largest: int) -> bool:
+        """Whether a tensor has the rows of its part: always, but for what the layers of a list get further.
+
+        Args:
+            tensor: of a part of `rows` rows.
+            like: the same one of the largest part, which has `of_largest`.
+        """
+        if self._pipeline.stand_in.every_tensor_has_rows:
+            return True
+        return rows != of_largest and (tensor.shape[0], like.shape[0]) == (rows, of_largest)
 
 
 def _shapes(args: tuple[Any, ...]) -> Any:

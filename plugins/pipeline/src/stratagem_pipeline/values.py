@@ -24,6 +24,13 @@ class Form:
     is_tensor: tuple[bool, ...]
     shapes: tuple[Shape, ...]
 
+    def __str__(self) -> str:
+        """Describe the tensors, as a user knows them."""
+        return (
+            ", ".join(f"{str(dtype).removeprefix('torch.')} {shape}" for shape, dtype in self.shapes)
+            or "no tensor"
+        )
+
     def value(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Put tensors back into the structure."""
         remaining = iter(tensors)

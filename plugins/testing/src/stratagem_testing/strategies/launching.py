@@ -80,6 +80,11 @@ class _Cursed(RecipeModule):
     how = "raise"
     folder = ""
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2 and self.global_rank == 1 and self.how not in ("kill", "raise"):
+            # Between two layers, so that a strategy may have gathered or reduced some of them.
+            self.net.get_submodule("2").register_forward_hook(_curse)
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         if batch_idx == 0:
             Path(self.folder, f"pid-{self.global_rank}").write_text(str(os.getpid()))
@@ -88,8 +93,6 @@ class _Cursed(RecipeModule):
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.how == "raise":
                 raise ArithmeticError("the third batch is cursed")
-            # Between two layers, so that a strategy may have gathered or reduced some of them.
-            self.net.get_submodule("2").register_forward_hook(_curse)
         return super().training_step(batch, batch_idx)
 
 
