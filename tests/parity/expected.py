@@ -129,10 +129,6 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         ("pipeline",),
         (
-            "bert",
-            "t5",
-            "llama_gqa",
-            "vit",
             "multihead_attention",
             "lstm_packed",
             "gru_packed",
@@ -140,6 +136,8 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
         NO_SEQUENTIAL,
     ),
+    Refusal(("pipeline",), ("t5",), "has 2 nn.ModuleLists that could be the pipeline"),
+    Refusal(("pipeline",), ("llama_gqa",), "with use_cache=False, if it is a cache of keys and values"),
     Refusal(
         ("pipeline",),
         ("unused_in_turn", "moe_all", "moe_top1", "experts_by_rank", "target_network"),

@@ -77,6 +77,46 @@ class ListedLayers(Recipe):
         return [torch.optim.SGD(net.parameters(), lr=self.learning_rate, momentum=0.9)]
 
 
+class Encoder(nn.Module):
+    """Torch's own stack of layers, with a mask per position, and one per sample and position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(1, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.stack = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.after = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        padding = torch.zeros(x.shape).masked_fill(x > 1, float("-inf")) * (torch.arange(x.shape[1]) > 0)
+        padding = padding.nan_to_num(0.0, neginf=float("-inf"))
+        encoded = self.stack(
+            self.before(x[:, :, None]), mask=causal, src_key_padding_mask=padding, is_causal=True
+        )
+        scores: Tensor = self.after(encoded.mean(1))
+        return scores
+
+
+class Blocks(nn.Module):
+    """The same layers, called in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(1, 8), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        y = self.before(x[:, :, None])
+        for block in self.blocks:
+            y = block(y, src_mask=mask)
+        scores: Tensor = self.after(y.mean(1))
+        return scores
+
+
 class Reversed(Listed):
     def layers(self) -> Any:
         return list(self.blocks)[::-1]
@@ -239,6 +279,26 @@ class Keeping(Listed):
         return super().forward(x) + sum(block.penalties["l2"] for block in self.blocks)
 
 
+class NotingLayer(Layer):
+    def forward(self, x: Tensor, *args: Any, notes: dict[str, Any], **kwargs: Any) -> Tensor:
+        notes["count"] = notes.get("count", 0) + 1
+        return super().forward(x, *args, **kwargs) * notes["count"]
+
+
+class Noting(Listed):
+    """Its layers share a dict, which each of them changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(NotingLayer() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        keep, y, notes = x[:, :1] > 0, self.before(x), {}
+        for block in self.blocks:
+            y = block(y, keep, bias=self.bias, scales=(self.scale, 0.1), notes=notes)
+        return self.after(y)
+
+
 class Branched(Listed):
     """Its layers get a mask where a sample of the batch asks for it."""
 
@@ -254,6 +314,8 @@ KINDS = {
     each.__name__: each
     for each in (
         Listed,
+        Encoder,
+        Blocks,
         Reversed,
         Shortened,
         Unfinished,
@@ -265,6 +327,7 @@ KINDS = {
         Scalar,
         Hooked,
         Keeping,
+        Noting,
         Hooking,
         Pairs,
         Branched,

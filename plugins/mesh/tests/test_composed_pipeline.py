@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from language_models import LanguageModel
+from listed_models import ListedLayers
 from mesh_subjects import composition
 from moved_runs import MovedRuns
 from pipelines import Stack, Surrounded, one_copy
@@ -88,6 +90,32 @@ def test_two_axes_equal_one_process(name: str, tmp_path: Path) -> None:
 def test_three_axes_equal_one_process(name: str, tmp_path: Path) -> None:
     variants = [each for each in VARIANTS if "pipeline=2" in name or not each[0]]
     equals_one_process(EIGHT[name], 8, variants, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("expression", "data_ranks", "world_size"),
+    [
+        ("pipeline=2+shard=2", 2, 4),
+        ("pipeline=2+tensor=2", 1, 4),
+        pytest.param("pipeline=2+replicate=2", 2, 4, marks=pytest.mark.long),
+        pytest.param("pipeline=2+shard=2+tensor=2", 2, 8, marks=pytest.mark.long),
+    ],
+)
+def test_models_of_transformers(expression: str, data_ranks: int, world_size: int, tmp_path: Path) -> None:
+    """As they are: the layers that they have in a list are the pipeline, and the built-in plans split them."""
+    subject = composition(expression, data_ranks).at(world_size)
+    subject = replace(subject, folder=str(tmp_path))
+    recipes = [
+        LanguageModel(model="llama", max_norm=0.1, accumulate=2),
+        LanguageModel(model="gpt2", adaptive=True),
+        ListedLayers(steps=10, epochs=None, global_batch=24, max_norm=0.3),
+    ]
+    if "tensor" in expression:
+        recipes = recipes[:2]  # nothing of the third is known to the plans
+    by_rank = subject.run(train_each, recipes)
+    for index, recipe in enumerate(recipes):
+        with naming(recipe):
+            expect_same([each[index] for each in by_rank], plainly(recipe, subject.shares()), 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,13 @@ def test_arguments_of_every_kind(subject: StrategySubject) -> None:
     expect_plain(subject, ListedLayers(accumulate=2, global_batch=24), options[:1])
 
 
+@pytest.mark.parametrize("kind", ["Encoder", "Blocks"])
+def test_encoder_layers_of_torch(subject: StrategySubject, kind: str) -> None:
+    expect_plain(
+        subject, ListedLayers(kind=kind, max_norm=0.3), [{}, {"activation_checkpointing": True}], 5e-6
+    )
+
+
 @pytest.mark.long
 def test_copies(subject: StrategySubject) -> None:
     four = replace(subject.at(4), data_ranks=two_copies)
@@ -83,6 +90,7 @@ REFUSED = {
     "Hooked": "Linear in net.blocks\\[0\\] has forward hooks",
     "Hooking": r"the step registers forward hooks on layers of net.blocks \(Linear 'linear'\)",
     "Keeping": r"KeepingLayer 'net.blocks.\d' keeps a tensor of its forward as 'penalties'",
+    "Noting": r"net.blocks\[0\] changes a list or a dict that it is called with",
     "Branched": "give all parts of a batch the same arguments, in the same shapes|follow from the batch's shape",
 }
 

@@ -72,6 +72,23 @@ class LayerCalls:
         )
         return given
 
+    def refuse_changed(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+        """Refuse what a layer did to lists and dicts that it was called with: other ranks' layers don't see it.
+
+        Raises:
+            DataError: names the layer.
+        """
+        expected, leaves = self._calls[index]
+        structure, now = flattened((args, kwargs))
+        if structure != expected or any(
+            isinstance(after, torch.Tensor) != isinstance(before, _Numbered)
+            for after, before in zip(now, leaves)
+        ):
+            raise DataError(
+                f"{name} changes a list or a dict that it is called with, and in a pipeline other layers have their "
+                "own: let layers hand on what they compute in the tensor that they return, or choose ddp or fsdp"
+            )
+
     def _value(
         self, leaf: _Numbered, activations: torch.Tensor, further: Sequence[torch.Tensor]
     ) -> torch.Tensor:
@@ -142,12 +159,13 @@ class Chain(ForwardInterceptor):
             What goes into the next layer; the output of the last one.
 
         Raises:
-            DataError: the layer returned something else than a tensor.
+            DataError: the layer returned something else than a tensor, or changed its arguments.
         """
         activations, further, calls = value
         number = self._numbers[layer]
         args, kwargs = calls.arguments(number, activations, further)
         output = layer(*args, **kwargs)
+        calls.refuse_changed(number, args, kwargs, f"{self.name}[{number}]")
         if not isinstance(output, torch.Tensor):
             raise DataError(
                 f"{self.name}[{number}] returns a {type(output).__name__}, and layers of an nn.ModuleList return one "

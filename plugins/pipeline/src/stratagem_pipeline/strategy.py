@@ -39,8 +39,8 @@ class PipelineStrategy(DeferringStrategy):
         schedule: "gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "interleaved_zero_bubble", "zbv" or
             "dualpipev", or the name of torch's class; "1f1b" when None.
         micro_batches: into how many parts each batch is cut; as many as there are stages when None.
-        pipeline_module: name of the `nn.Sequential` in the user's module that is the pipeline; its only
-            one when None.
+        pipeline_module: name of the `nn.Sequential` or `nn.ModuleList` in the user's module that is the pipeline; its
+            only one when None.
         split_points: names of submodules of the pipelined module at which stages begin, to have it
             traced; it needn't be a Sequential then.
         balance: layers of each stage, as [2, 3], or what to distribute evenly: "parameters", "activations"
