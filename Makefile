@@ -22,7 +22,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed compositions hands-on portability test-places fuzz mutate planted corpus corpus-clean bench bench-horovod bench-xla gpu gpu-bundle clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed compositions hands-on portability test-places fuzz mutate mutate-sim planted corpus corpus-clean bench bench-horovod bench-xla gpu gpu-bundle clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -64,6 +64,7 @@ help:
 	@echo "make fuzz    call the command line with nonsense for ten minutes (others by SECONDS=60, from another seed by SEED=1)"
 	@echo "make differ  hold own loops that a seed draws against the same loops in one process for ten minutes (SECONDS=60, SEED=1, STRATEGIES=\"ddp fsdp\")"
 	@echo "make mutate  change one place of the code at a time and see whether its tests notice (ONLY=\"data loops\", SAMPLE=25, SEED=7: some)"
+	@echo "make mutate-sim  remove one wait for a device at a time, and see whether tests on the simulated one notice"
 	@echo "make corpus  run programs with bugs of public issues, let stratagem diff find them, and write docs/corpus.md (ONLY=on_torch: some)"
 	@echo "make corpus-clean train 50 right programs under 13 strategies, count what stratagem diff says against them, and write docs/corpus.md (MODELS=\"TwoLayers Tied\", STRATEGIES=\"ddp fsdp\": some)"
 	@echo "make planted count the planted faults that the kit catches (half an hour; NAMES: these alone)"
@@ -128,7 +129,7 @@ test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
 # The device is C++ code, which is built once and kept in the user's cache.
 test-sim: .venv/.ready-to-develop
 	@$(BIN)/python -m stratagem_sim.build
-	@$(BIN)/python -m pytest plugins/sim/tests plugins/activations/tests/test_offload_on_sim.py -m sim --timeout 600 $(PYTEST)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) plugins/sim/tests plugins/*/tests/*_on_sim.py -m sim --timeout 600 $(PYTEST)
 
 test-xla: .venv-xla/.ready
 	@$(XLA)/python -m pytest plugins/xla/tests --timeout 600 $(PARTLY) $(PYTEST)
@@ -243,6 +244,10 @@ differ: .venv/.ready-to-develop
 
 mutate: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.mutation.run $(if $(ONLY),--only $(ONLY)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
+
+mutate-sim: .venv/.ready-to-develop
+	@$(BIN)/python -m stratagem_sim.build
+	@$(BIN)/python -m tests.mutation.run --waits $(if $(ONLY),--only $(ONLY))
 
 planted: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.planted $(NAMES)

@@ -37,6 +37,10 @@ KIT = (
 OWN_LOOPS = ("ddp", "fsdp", "ddp_fully_sharded", "ddp_sharded", "model_parallel", "bagua")
 
 
+REHEARSED = 5
+"""So many times as long may it take without a GPU."""
+
+
 @dataclass(frozen=True)
 class Work:
     """A command, and where it leaves what it found."""
@@ -92,7 +96,9 @@ def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
             start_new_session=True,
         )
         try:
-            code: int | None = process.wait(work.limit_s)
+            code: int | None = process.wait(
+                work.limit_s if accelerator == "cuda" else REHEARSED * work.limit_s
+            )
         except subprocess.TimeoutExpired:
             code = None
             os.killpg(process.pid, 9)

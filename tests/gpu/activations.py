@@ -46,7 +46,7 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
     program has other losses the next time.
     """
     ways = ("plain loop", "plain loop again", "Trainer", "torch.utils.checkpoint", *EXTENSIONS)
-    data = batches(name, STEPS, pinned=setting.is_cuda)
+    data = batches(name, STEPS, pinned=setting.has_memory)
     took: dict[str, list[float]] = {way: [] for way in ways}
     found: dict[str, dict[str, Any]] = {}
     losses: dict[str, list[float]] = {}
@@ -54,9 +54,9 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
         for way in ways:
             gc.collect()
             step = KeptLosses(name, setting.device, STEPS)
-            if setting.is_cuda:
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats(setting.device)
+            if setting.has_memory:
+                torch.accelerator.empty_cache()
+                torch.accelerator.reset_peak_memory_stats()
             with silent():
                 _train(way, step, data)
             took[way].append(step.step_s)

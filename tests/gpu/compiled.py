@@ -19,7 +19,7 @@ STEPS = 45
 def measure(setting: Setting) -> dict[str, Any]:
     """Train each way three times, in turns, by Trainer as by the plain loop."""
     name = setting.sizes[0]
-    data = batches(name, STEPS if setting.is_cuda else 10, pinned=setting.is_cuda)
+    data = batches(name, STEPS if setting.is_cuda else 10, pinned=setting.has_memory)
     took: dict[str, list[float]] = {}
     first_s = 0.0
     for round_index in range(3):

@@ -54,16 +54,16 @@ class Step(stratagem.Module):
             self.began_s = self.now()
         elif self.calls == self.steps:
             self.ended_s = self.now()
-            if self.on.type == "cuda":
-                self.peak_bytes = torch.cuda.max_memory_allocated(self.on)
-                self.reserved_bytes = torch.cuda.memory_reserved(self.on)
+            if self.on.type != "cpu":
+                self.peak_bytes = torch.accelerator.max_memory_allocated(self.on)
+                self.reserved_bytes = torch.accelerator.memory_reserved(self.on)
         loss: Tensor = self.model(batch[0])
         return loss
 
     def now(self) -> float:
         """Return the time when the device has done all."""
-        if self.on.type == "cuda":
-            torch.cuda.synchronize(self.on)
+        if self.on.type != "cpu":
+            torch.accelerator.synchronize(self.on)
         return time.perf_counter()
 
     def configure_optimizers(self) -> Any:

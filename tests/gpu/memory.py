@@ -17,13 +17,17 @@ LIMITS_GIB = (0.3, 0.8, 1.5, 4.0, 8.0)
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Train with ever more memory; return the sentence of each limit. Without CUDA there is no limit to set."""
+    """Train with ever more memory; return the sentence of each limit. On the CPU there is no limit to set."""
     messages = {}
-    if setting.is_cuda:
-        total = torch.cuda.get_device_properties(setting.device).total_memory
+    if setting.has_memory:
+        module: Any = torch.get_device_module(setting.device)
+        _, total = module.mem_get_info()
         for limit in LIMITS_GIB:
-            torch.cuda.set_per_process_memory_fraction(limit * 2**30 / total)
-            messages[f"{limit} GiB"] = _message(setting)
+            # The small model takes less.
+            scaled = limit if setting.is_cuda else limit / 4096
+            module.set_per_process_memory_fraction(scaled * 2**30 / total)
+            messages[f"{scaled:.4g} GiB"] = _message(setting)
+        module.set_per_process_memory_fraction(1.0)
     return {"model": setting.sizes[0], "messages": messages}
 
 
@@ -39,8 +43,8 @@ def _message(setting: Setting) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+        torch.accelerator.empty_cache()
+        torch.accelerator.reset_peak_memory_stats()
     return "trained"
 
 

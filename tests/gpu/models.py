@@ -135,7 +135,10 @@ def _initialize(module: nn.Module) -> None:
 
 def decoder(name: str, device: torch.device, seed: int = 0) -> Decoder:
     """Return a model on a device, with the weights of a seed."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    has_generator = device.type not in ("cpu", "meta")
+    with torch.random.fork_rng(
+        [device.index] if has_generator else [], device_type=device.type if has_generator else "cuda"
+    ):
         torch.manual_seed(seed)
         with device:
             return Decoder(SIZES[name])

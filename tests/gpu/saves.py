@@ -82,7 +82,7 @@ def saved(setting: Setting, name: str, folder: str | None, background: bool) -> 
                 enable_progress_bar=False,
                 logger=False,
                 run_dir=f"{own}/run",
-            ).fit(step, batches(name, AT[-1] + 1, pinned=setting.is_cuda))
+            ).fit(step, batches(name, AT[-1] + 1, pinned=setting.has_memory))
             again = Step.load_from_checkpoint(f"{own}/saved", name=name, device=torch.device("cpu"), steps=0)
         same = all(torch.equal(value, saves.weights[key]) for key, value in again.state_dict().items())
         return {"blocked_s": saves.blocked_s, "read_back_equal": same}

@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from stratagem import Accelerator
+from stratagem.sdk.catalogue import load_catalogue
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -20,13 +23,19 @@ class Setting:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether streams, events and memory statistics are CUDA's."""
+        """Whether it is a GPU, for which the models are large."""
         return self.accelerator == "cuda"
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the device has streams, and memory of its own with statistics and a limit."""
+        return self.accelerator != "cpu"
 
     @property
     def device(self) -> torch.device:
         """The first one."""
-        return torch.device(self.accelerator, 0) if self.is_cuda else torch.device(self.accelerator)
+        accelerator: Accelerator = load_catalogue().find("accelerator", self.accelerator).load()()
+        return accelerator.device(0)
 
     @property
     def sizes(self) -> tuple[str, str]:

@@ -24,7 +24,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 def measure_size(name: str, setting: Setting) -> dict[str, Any]:
     loops = available()
     steps, rounds = STEPS.get(name, 10), ROUNDS.get(name, 2)
-    data = batches(name, steps, pinned=setting.is_cuda)
+    data = batches(name, steps, pinned=setting.has_memory)
     seconds: dict[str, list[float]] = {each: [] for each in loops}
     memory: dict[str, tuple[int, int]] = {}
     failed: dict[str, str] = {}
@@ -68,10 +68,11 @@ def measure_size(name: str, setting: Setting) -> dict[str, Any]:
 def run(loop: Loop, name: str, steps: int, data: Data, setting: Setting) -> Step:
     """Train once, from the same weights, with the memory of others given back before."""
     gc.collect()
-    if setting.is_cuda:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    step = Step(name, setting.device, steps)
+    device = setting.device
+    if setting.has_memory:
+        torch.accelerator.empty_cache()
+        torch.accelerator.reset_peak_memory_stats()
+    step = Step(name, device, steps)
     with silent():
         loop(step, data)
     step.model = None  # type: ignore[assignment]  # its memory is needed

@@ -1,6 +1,7 @@
 """Where the host waits for the device within a step: python -m tests.gpu.waits --accelerator cuda
 
-CUDA's own debug mode notes each wait that torch asks for: .item(), a copy into memory that isn't pinned, nonzero.
+CUDA's own debug mode notes each wait that torch asks for: .item(), a copy into memory that isn't pinned, nonzero. On
+sim, the device itself does.
 """
 
 from __future__ import annotations
@@ -48,10 +49,20 @@ class WatchedStep(Step):
         warnings.simplefilter("always")
         if self.on.type == "cuda":
             torch.cuda.set_sync_debug_mode("warn")
+        elif self.on.type == "sim":
+            from stratagem_sim import count_synchronizations
+
+            self.counted = count_synchronizations()
+            self.on_sim = self.counted.__enter__()
 
     def end(self) -> None:
         if self.on.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
+        elif self.on.type == "sim":
+            self.counted.__exit__(None, None, None)
+            for place in self.on_sim.places:
+                where, _, _ = place.partition(": ")[2].partition(" ")
+                self.waits["/".join(Path(where).parts[-3:])] += 1
         self.caught.__exit__(None, None, None)
         for each in self.seen:
             if "called a synchronizing" in str(each.message):
@@ -93,7 +104,7 @@ def of_trainer(setting: Setting, how: dict[str, Any]) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         stratagem.Trainer(
             accelerator=setting.accelerator, devices=1, max_epochs=1, run_dir=folder, **{**settings, **how}
-        ).fit(step, batches("gpt2-small", LAST + 10, pinned=setting.is_cuda))
+        ).fit(step, batches("gpt2-small", LAST + 10, pinned=setting.has_memory))
     return dict(step.waits)
 
 
@@ -104,7 +115,7 @@ def of_runtime(setting: Setting, max_norm: float | None) -> dict[str, int]:
         module, optimizer = runtime.setup(
             step, step.configure_optimizers(), forward_methods=["training_step"]
         )
-        loader = batches("gpt2-small", LAST + 10, pinned=setting.is_cuda)
+        loader = batches("gpt2-small", LAST + 10, pinned=setting.has_memory)
         for idx, batch in enumerate(runtime.dataloader(loader)):
             runtime.backward(module.training_step(batch, idx))
             if max_norm is not None:

@@ -6,6 +6,9 @@ The working tree is never changed: the sources and tests are copied to a tempora
 killed when a test fails, or when one takes longer than any does without it. The tests of a mutant run in
 a fork of a process that has imported torch, but nothing of ours. Exit code: 1 where less than 90 % of a
 target's mutants are killed, 2 where its tests fail without a mutant.
+
+With `--waits` (`make mutate-sim`), a mutant is a module without one of its waits for a device, and tests on the
+simulated device are to notice it: 90 % of all.
 """
 
 from __future__ import annotations
@@ -20,15 +23,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutation.mutants import Mutant, mutants_of
-from tests.mutation.targets import SLOW, TARGETS, Target
+from tests.mutation.mutants import Mutant, equivalents, is_equivalent, mutants_of
+from tests.mutation.targets import SLOW, TARGETS, WAIT_TARGETS, Target
+from tests.mutation.waits import waits_of
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("core", "plugins", "tests", "docs/reference", "conftest.py", "pyproject.toml")
 ENOUGH = 0.9
 TEST_S = 90
 """A mutant may loop for ever: no test takes so long without one."""
-ARGUMENTS = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not long", f"--timeout={TEST_S}")
+ARGUMENTS = ("-x", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_S}")
 
 
 def main() -> int:
@@ -36,7 +40,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [target.name for target in TARGETS]
+    parser.add_argument(
+        "--waits", action="store_true", help="remove waits for a device, on the simulated one"
+    )
+    targets = WAIT_TARGETS if "--waits" in sys.argv else TARGETS
+    names = [target.name for target in targets]
     parser.add_argument(
         "--only", nargs="*", choices=names, default=names, metavar="TARGET", help=f"of {names}"
     )
@@ -44,10 +52,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the choice")
     options = parser.parse_args()
     _import_early()
-    rows, is_enough = [], True
+    rows, is_enough, tried_in_all, killed_in_all = [], True, 0, 0
     with tempfile.TemporaryDirectory(prefix="stratagem-mutation-") as folder:
         copy = _copied(Path(folder, "copy"))
-        for target in (target for target in TARGETS if target.name in options.only):
+        for target in (target for target in targets if target.name in options.only):
             began = time.monotonic()
             paths = target.paths(copy)
             if _tested(copy, target, target.all_tests(copy), 1800) != 0:
@@ -56,7 +64,15 @@ def main() -> int:
                 return 2
             limit_s = 30 + 5 * (time.monotonic() - began)
             sources = {path: (copy / path).read_text() for path in paths}
-            mutants = mutants_of(sources, options.sample, options.seed)
+            if target.on_sim:
+                mutants = [
+                    each
+                    for path, source in sources.items()
+                    for each in waits_of(path, source)
+                    if not is_equivalent(each, equivalents(path))
+                ]
+            else:
+                mutants = mutants_of(sources, options.sample, options.seed)
             print(f"{target.name}: {len(mutants)} mutants, seed {options.seed}", flush=True)
             killed = 0
             for tried, mutant in enumerate(mutants, 1):
@@ -67,13 +83,17 @@ def main() -> int:
                     print(f"    - {mutant.before}\n    + {mutant.after}", flush=True)
                 else:
                     killed += 1
-            is_enough = is_enough and killed >= ENOUGH * len(mutants)
+            tried_in_all, killed_in_all = tried_in_all + len(mutants), killed_in_all + killed
+            is_enough = is_enough and (options.waits or killed >= ENOUGH * len(mutants))
             share = killed / len(mutants) if mutants else 1.0
             rows.append(f"| {target.name} | {len(paths)} | {len(mutants)} | {killed} | {share:.0%} |")
             print(f"{rows[-1]}  {time.monotonic() - began:.0f} s, seed {options.seed}", flush=True)
     print(f"\nSeed {options.seed}, {options.sample or 'all'} mutants of each target:\n")
     print("| target | modules | mutants | killed | share |\n| --- | ---: | ---: | ---: | ---: |")
     print("\n".join(rows))
+    if options.waits:
+        print(f"{killed_in_all} of {tried_in_all} removed waits were noticed")
+        is_enough = killed_in_all >= ENOUGH * tried_in_all
     return 0 if is_enough else 1
 
 
@@ -158,8 +178,11 @@ def _test(copy: Path, target: Target, tests: list[str], mutated: bool) -> int:
     import stratagem
 
     assert Path(stratagem.__file__).is_relative_to(copy), f"{stratagem.__file__} isn't the copy"
-    left_out = () if target.starts_processes else ("-k", f"not ({SLOW})")
-    return int(pytest.main([*ARGUMENTS, *left_out, *tests]))
+    if target.on_sim:
+        which = ["-m", "sim", "-k", target.on_sim]
+    else:
+        which = ["-m", "not long", *(() if target.starts_processes else ("-k", f"not ({SLOW})"))]
+    return int(pytest.main([*ARGUMENTS, *which, *tests]))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ class Target:
     """Whether tests that start processes are run, too: they take tens of seconds per mutant."""
     further: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Patterns of further test files that are run for some modules alone, by the modules' names."""
+    on_sim: str = ""
+    """Which tests of those files run on the simulated device, as `pytest -k`; then only waits are mutated."""
 
     def paths(self, root: Path = ROOT) -> list[str]:
         """Return the modules' paths."""
@@ -147,6 +149,69 @@ TARGETS = (
         starts_processes=True,
     ),
 )
+
+
+def _on_sim(module: str, only: str, *tests: str) -> Target:
+    """One module whose waits are removed, and the tests on sim that are to notice it."""
+    name = f"{Path(module).parts[1].replace('src', 'core')}/{Path(module).stem}"
+    return Target(name, (module,), tests, starts_processes=True, on_sim=only)
+
+
+_KIT, _SIM = "plugins/sim/tests/test_conformance.py", "plugins/sim/tests"
+
+WAIT_TARGETS = (
+    _on_sim(f"{CORE}data/batches.py", "test_the_next_batch", f"{_SIM}/test_batches_beside.py"),
+    _on_sim(f"{CORE}precision/torch_private.py", "TestOffload and precisions", _KIT),
+    _on_sim(f"{CORE}strategies/loss_weights.py", "TestDDP and weighted", _KIT),
+    _on_sim(
+        "plugins/activations/src/stratagem_activations/offload.py",
+        "test_losses",
+        "plugins/activations/tests/test_offload_on_sim.py",
+    ),
+    _on_sim("plugins/bagua/src/stratagem_bagua/decentralized.py", "TestFurther and decentralized", _KIT),
+    _on_sim(
+        "plugins/capsule/src/stratagem_capsule/host_copy.py",
+        "test_batches",
+        "plugins/capsule/tests/test_replay_on_sim.py",
+    ),
+    _on_sim(
+        "plugins/checkpoint/src/stratagem_checkpoint/snapshot.py",
+        "test_a_save and True and 2",
+        f"{_SIM}/test_saves.py",
+    ),
+    _on_sim("plugins/ddp/src/stratagem_ddp/prepared.py", "TestDDP and ranks_without_loss", _KIT),
+    _on_sim("plugins/ddp/src/stratagem_ddp/power_sgd.py", "TestFurther and powersgd", _KIT),
+    _on_sim(
+        "plugins/memory-checkpoint/src/stratagem_memory_checkpoint/exchange.py",
+        "test_a_checkpoint",
+        "plugins/memory-checkpoint/tests/test_checkpointer_on_sim.py",
+    ),
+    _on_sim(
+        "plugins/model-parallel/src/stratagem_model_parallel/context/ring.py",
+        "TestFurther and context",
+        _KIT,
+    ),
+    _on_sim("plugins/pipeline/src/stratagem_pipeline/measure.py", "TestOthers and parity and pipeline", _KIT),
+    _on_sim("plugins/pipeline/src/stratagem_pipeline/route.py", "TestOthers and parity and pipeline", _KIT),
+    _on_sim(
+        "plugins/report/src/stratagem_report/recording/device.py", "report", f"{_SIM}/test_extensions.py"
+    ),
+    _on_sim(
+        "plugins/sharding/src/stratagem_sharding/mean_exchange.py", "TestOthers and parity and bytegrad", _KIT
+    ),
+    _on_sim("plugins/sim/src/stratagem_sim/accelerator.py", "TestSim", _KIT),
+)
+"""Modules that wait for a device. Others are of devices that this machine lacks, and are listed in `ELSEWHERE`."""
+ELSEWHERE = {
+    "plugins/cuda/src/stratagem_cuda/accelerator.py": "needs a GPU",
+    "plugins/fairscale/src/stratagem_fairscale/reducer.py": "fairscale's engine knows the CPU and CUDA",
+    "plugins/hpu/src/stratagem_hpu/accelerator.py": "needs Habana's library",
+    "plugins/mps/src/stratagem_mps/accelerator.py": "needs a Mac",
+    "plugins/report/src/stratagem_report/recording/stragglers.py": "waits for tensors of the CPU",
+    "plugins/testing/src/stratagem_testing/parts/accelerator.py": "is a test itself",
+    "plugins/torch/src/stratagem_torch/accelerator.py": "the same line as sim's",
+}
+"""Modules with waits that sim doesn't reach, and why."""
 
 SLOW = (
     "two_ranks or every_rank or persistent_workers or fewer_evaluation_samples_than_ranks "

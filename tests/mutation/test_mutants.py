@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.targets import TARGETS, Target
+from tests.mutation.targets import ELSEWHERE, TARGETS, WAIT_TARGETS, Target
 
 pytest.importorskip("cosmic_ray", reason="cosmic-ray isn't installed")
 
 from tests.mutation.mutants import EQUIVALENT, equivalents, is_equivalent, listed_by_folder, mutants_of
+from tests.mutation.waits import waits_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ def test_a_sample_is_the_same_each_time() -> None:
     assert len(several) == 12
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", [*TARGETS, *WAIT_TARGETS], ids=lambda target: target.name)
 def test_what_is_mutated_and_its_tests_are_there(target: Target) -> None:
     for pattern in (*target.modules, *target.tests):
         assert list(ROOT.glob(pattern)), pattern
@@ -113,3 +114,41 @@ def test_an_equivalent_is_a_line_with_one_change_or_with_any() -> None:
     assert is_equivalent(mutant, [{"before": mutant.before, "why": "any"}])
     assert is_equivalent(mutant, [{"before": mutant.before, "after": mutant.after, "why": "this"}])
     assert not is_equivalent(mutant, [{"before": mutant.before, "after": "other", "why": "another"}])
+
+
+WAITING = """
+def copied(tensor, device, is_pinned):
+    host = torch.empty_like(tensor, pin_memory=True)
+    host.copy_(tensor)
+    room.copy_(tensor, non_blocking=is_pinned)
+    stream.wait_stream(
+        current
+    )
+    thread.wait()
+    self._work.wait()
+    done = work.wait()
+    scale, found = scale.cpu(), found.cpu()
+    scale = other.cpu()
+    return tensor.to(device, non_blocking=True)
+"""
+
+
+def test_each_wait_for_a_device_is_left_out_once() -> None:
+    assert [(mutant.before, mutant.after) for mutant in waits_of("m.py", WAITING)] == [
+        ("host.copy_(tensor)", "host.copy_(tensor, non_blocking=True)"),
+        ("room.copy_(tensor, non_blocking=is_pinned)", "room.copy_(tensor, non_blocking=True)"),
+        ("stream.wait_stream( current )", "pass"),
+        ("self._work.wait()", "pass"),
+        ("scale, found = scale.cpu(), found.cpu()", "pass"),
+    ]
+    for mutant in waits_of("m.py", WAITING):
+        compile(mutant.source, "m.py", "exec")
+
+
+def test_each_module_that_waits_for_a_device_has_tests_or_a_reason() -> None:
+    having = {
+        str(path.relative_to(ROOT))
+        for path in (*ROOT.glob("core/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py"))
+        if waits_of("m.py", path.read_text(encoding="utf-8"))
+    }
+    assert having == {*(path for target in WAIT_TARGETS for path in target.paths()), *ELSEWHERE}

@@ -36,10 +36,10 @@ def save_and_lose(subject: Any, root: str, lost: tuple[int, ...]) -> tuple[str, 
 def _save_and_lose(runtime: Any, root: str, lost: tuple[int, ...]) -> tuple[str, dict[str, torch.Tensor]]:
     rank, folder = runtime.rank, os.path.join(root, str(runtime.rank))
     os.makedirs(folder)
-    mesh = init_device_mesh("cpu", (runtime.world_size,))
+    mesh = init_device_mesh(runtime.device.type, (runtime.world_size,))
     checkpointer = PeerCheckpointer(Nothing(), Alone(runtime.collectives), folder)  # type: ignore[arg-type]
     for step in (1, 2, 3):
-        whole = torch.arange(10.0) * step
+        whole = torch.arange(10.0, device=runtime.device) * step
         tensors = {
             "model/copied": whole,
             "model/sharded": DTensor.from_local(

@@ -1,6 +1,6 @@
 """The accelerator does what every accelerator does, and strategies give the CPU's numbers on it when work runs late.
 
-All checks run for ddp, fsdp and fsdp_offload, and some for the other strategies.
+All checks run for ddp, fsdp and fsdp_offload, and some for other strategies.
 """
 
 from __future__ import annotations
@@ -28,6 +28,15 @@ OTHERS = (
     "bagua_bytegrad",
     "diloco",
     "pipeline",
+)
+FURTHER = (
+    "ddp_powersgd",
+    "bagua_decentralized",
+    "bagua_async",
+    "model_parallel",
+    "context_parallel",
+    "fsdp",
+    "ddp",
 )
 SHORT = ("parity", "accumulation", "norm_clipping", "no_sync", "tied_weights", "save_and_load")
 
@@ -101,5 +110,16 @@ class TestOthers(StrategyContract):
     world_sizes = (2,)
 
     @pytest.fixture(params=OTHERS)
+    def subject(self, request: pytest.FixtureRequest) -> StrategySubject:
+        return on_sim(request.param)
+
+
+class TestFurther(StrategyContract):
+    """Parity, for strategies that wait in ways of their own, and for more and fewer ranks."""
+
+    checks = tuple(check for check in STRATEGY_CHECKS if check.name == "parity")
+    world_sizes = (1, 2, 4)
+
+    @pytest.fixture(params=FURTHER)
     def subject(self, request: pytest.FixtureRequest) -> StrategySubject:
         return on_sim(request.param)

@@ -193,6 +193,15 @@ def _device_module(native: ModuleType, settings: SimSettings) -> ModuleType:
         for index, state in enumerate(new_states):
             set_rng_state(state, index)
 
+    def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+        native.configure(
+            settings.devices,
+            settings.delay,
+            settings.seed,
+            settings.late_ms,
+            int(fraction * settings.memory_bytes),
+        )
+
     members: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -228,6 +237,7 @@ def _device_module(native: ModuleType, settings: SimSettings) -> ModuleType:
         "max_memory_allocated": lambda device=None: accelerator.max_memory_allocated(index_of(device)),
         "memory_stats": lambda device=None: accelerator.memory_stats(index_of(device)),
         "reset_peak_memory_stats": lambda device=None: accelerator.reset_peak_memory_stats(index_of(device)),
+        "set_per_process_memory_fraction": set_per_process_memory_fraction,
         "mem_get_info": lambda device=None: accelerator.get_memory_info(index_of(device)),
     }
     for name, member in members.items():

@@ -130,3 +130,128 @@ def _try_precisions(subject: AcceleratorSubject) -> None:
         else:
             product = ones @ ones
         expect(bool((product == 4).all()), f"under {name} a product of ones is {product[0, 0].item()}")
+
+
+def _asynchronous(subject: AcceleratorSubject) -> torch.device:
+    """Return the device, as the current one.
+
+    Raises:
+        NotApplicable: it has no streams.
+    """
+    accelerator = _there(subject)
+    device = accelerator.device(0)
+    accelerator.set_up(device)
+    here = torch.accelerator.current_accelerator()
+    if here is None or here.type != device.type:
+        raise NotApplicable(f"{device.type} has no streams that torch.accelerator knows")
+    if torch.Stream(device=device) == torch.accelerator.current_stream(device):
+        raise NotApplicable(f"{device.type} has one stream")
+    return device
+
+
+@check(world_sizes=(1,))
+def check_synchronizes(subject: AcceleratorSubject) -> None:
+    """Once it is synchronised, host memory that was copied from may change, and what was copied to it is there."""
+    _there(subject)
+    subject.alone(_copy_without_waiting)
+
+
+def _copy_without_waiting(subject: AcceleratorSubject) -> None:
+    accelerator, device = _there(subject), _asynchronous(subject)
+    source = torch.ones(1 << 16).pin_memory()
+    value = source.to(device, non_blocking=True)
+    accelerator.synchronize(device)
+    source.zero_()
+    expect(
+        bool((value == 1).all()), "a copy to the device reads host memory after synchronize() has returned"
+    )
+    result = torch.zeros(1 << 16).pin_memory()
+    result.copy_(value * 2, non_blocking=True)
+    accelerator.synchronize(device)
+    expect(bool((result == 2).all()), "a copy to the host isn't there when synchronize() has returned")
+
+
+@check(world_sizes=(1,))
+def check_streams(subject: AcceleratorSubject) -> None:
+    """A stream that waits for another one, or for its event, reads what that one has written."""
+    _there(subject)
+    subject.alone(_wait_between_streams)
+
+
+def _wait_between_streams(subject: AcceleratorSubject) -> None:
+    device = _asynchronous(subject)
+    main, side = torch.accelerator.current_stream(device), torch.Stream(device=device)
+    value = _squared(torch.ones(256, 256, device=device))
+    side.wait_stream(main)
+    with side:
+        doubled = value * 2
+    side.synchronize()  # before anything waits for the other stream
+    with side:
+        total = doubled.sum().item()
+    expect(
+        total == 2.0 * 256 * 256, f"a stream has waited for another one, and the sum that it reads is {total}"
+    )
+    with side:
+        value = _squared(torch.ones(256, 256, device=device))
+        event = side.record_event()
+    main.wait_event(event)
+    value.record_stream(main)
+    total = value.sum().item()
+    expect(total == 256 * 256, f"a stream has waited for an event, and the sum that it reads is {total}")
+
+
+def _squared(value: torch.Tensor) -> torch.Tensor:
+    """Return it after work that takes a while: a matrix of ones stays one."""
+    for _ in range(8):
+        value = value @ value / len(value)
+    return value
+
+
+@check(world_sizes=(1,))
+def check_recorded_memory(subject: AcceleratorSubject) -> None:
+    """Memory that another stream uses by `record_stream` isn't taken again before that stream is done."""
+    _there(subject)
+    subject.alone(_free_while_it_is_read)
+
+
+def _free_while_it_is_read(subject: AcceleratorSubject) -> None:
+    device = _asynchronous(subject)
+    main, side = torch.accelerator.current_stream(device), torch.Stream(device=device)
+    sums = []
+    for _ in range(4):
+        value = torch.ones(1 << 16, device=device)
+        busy = torch.ones(512, 512, device=device)
+        side.wait_stream(main)
+        with side:
+            busy = _squared(busy)  # so that the other stream is ahead
+            sums.append((value + busy[0, 0]).sum())
+        value.record_stream(side)
+        busy.record_stream(side)
+        del value, busy
+        torch.full((1 << 16,), 7.0, device=device).sum().item()
+    main.wait_stream(side)
+    found = [each.item() for each in sums]
+    expect(found == [2.0 * (1 << 16)] * 4, f"sums of memory that was freed while it was read are {found}")
+
+
+@check(world_sizes=(1,))
+def check_event_times(subject: AcceleratorSubject) -> None:
+    """Events are in the order of their stream, have times, and are done once they were waited for."""
+    _there(subject)
+    subject.alone(_time_by_events)
+
+
+def _time_by_events(subject: AcceleratorSubject) -> None:
+    device = _asynchronous(subject)
+    stream = torch.accelerator.current_stream(device)
+    value = torch.ones(256, 256, device=device)
+    events = []
+    for count in (0, 1, 16):
+        for _ in range(count):
+            value = value @ value / 256
+        events.append(torch.Event(device, enable_timing=True))
+        events[-1].record(stream)
+    events[-1].synchronize()
+    expect(all(event.query() for event in events), "an event is done, and one before it on its stream isn't")
+    short, long = (events[0].elapsed_time(end) for end in events[1:])
+    expect(0 <= short < long, f"one product takes {short} ms, and 17 take {long} ms")
