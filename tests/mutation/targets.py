@@ -130,7 +130,7 @@ TARGETS = (
         [
             *("test_prepared", "test_tracked", "test_missing_losses", "test_step_refusals", "test_refusals"),
             *("test_changing_parameters", "test_preset_checkpoints", "test_preset_refusals", "test_presets"),
-            *("test_exact_resumption", "test_gradients"),
+            *("test_exact_resumption", "test_gradients", "test_own_backwards"),
         ],
         starts_processes=True,
     ),

@@ -80,18 +80,87 @@ def test_a_window_counts_by_the_ranks_that_have_a_loss(skipped: list[list[int]])
     assert float(fitted(skipped).weight.detach()) == pytest.approx(by_hand(skipped))
 
 
-def fitted(skipped: list[list[int]], **options: Any) -> Skips:
+def fitted(skipped: list[list[int]], accumulate: int = 1, count: int = STEPS, **options: Any) -> Skips:
+    """Train on `count` batches per rank: rank 0 reads 1, 3, 5, …, and rank 1 reads 2, 4, 6, …."""
     module = Skips(skipped)
+    train(module, [torch.tensor([float(value)]) for value in range(1, 2 * count + 1)], accumulate, **options)
+    return module
+
+
+def by_hand_accumulated(skipped: list[list[int]], count: int) -> float:
+    """As `by_hand`, where two micro-batches make a step."""
+    weight = momentum = 0.0
+    for first in range(0, count, 2):
+        window = range(first, first + 2)
+        values = [
+            float(2 * step + rank + 1) for rank in range(2) for step in window if step not in skipped[rank]
+        ]
+        if values:
+            momentum = 0.5 * momentum + sum(values) / 4
+            weight -= RATE * momentum
+    return weight
+
+
+@pytest.mark.parametrize(
+    "skipped",
+    [
+        [[], []],
+        [[1], [1]],  # the last of a window, which had a loss before
+        [[0], [1]],
+        [[0, 1], []],
+        [[0, 1, 3], [1, 2, 3]],
+        [[2, 3], [2, 3]],  # no rank has a loss in the second window
+        [[1, 2, 3], [1, 2, 3]],  # nor one that the first window had
+    ],
+    ids=str,
+)
+def test_a_window_of_several_micro_batches(skipped: list[list[int]]) -> None:
+    module = fitted(skipped, accumulate=2, count=6)
+    assert float(module.weight.detach()) == pytest.approx(by_hand_accumulated(skipped, 6))
+
+
+POWER_SGD = {
+    "ddp_comm_hook": "powersgd",
+    "ddp_comm_state": {"start_powerSGD_iter": 2, "matrix_approximation_rank": 1, "min_compression_rate": 0.1},
+}
+
+
+class Matrix(stratagem.Module):
+    """Its gradient is compressed; `skipped` steps have no loss on any rank."""
+
+    def __init__(self, skipped: tuple[int, ...]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 6, bias=False)
+        self.skipped = skipped
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x = torch.randn(4, 6, generator=torch.Generator().manual_seed(int(batch)))
+        return None if batch_idx in self.skipped else (self.layer(x) - x.flip(1)).square().mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.5)
+
+
+def test_powersgd_remembers_nothing_of_a_step_without_a_loss() -> None:
+    """A step that no rank has a loss for ends as if it had not been."""
+    batches = [torch.tensor([value]) for value in range(14)]
+    whole, skipping = Matrix(()), Matrix((4,))
+    # Steps 0 to 3, then 5 and 6: rank 0 reads even batches, and rank 1 odd ones.
+    train(whole, [*batches[:8], *batches[10:]], **POWER_SGD)
+    train(skipping, batches, **POWER_SGD)
+    torch.testing.assert_close(skipping.layer.weight, whole.layer.weight, rtol=0, atol=1e-6)
+
+
+def train(module: Any, samples: list[torch.Tensor], accumulate: int = 1, **options: Any) -> None:
     trainer = stratagem.Trainer(
         strategy=DDPStrategy(start_method="fork", timeout_s=200, **options),
         devices=2,
         accelerator="cpu",
         max_epochs=1,
+        accumulate_grad_batches=accumulate,
         enable_progress_bar=False,
         enable_checkpointing=False,
         logger=False,
     )
-    # Ranks take turns: rank 0 reads 1, 3, 5, …, and rank 1 reads 2, 4, 6, ….
-    samples = [torch.tensor([float(value)]) for value in range(1, 2 * STEPS + 1)]
     trainer.fit(module, DataLoader(samples, 1))
-    return module

@@ -1,0 +1,201 @@
+"""Backwards and forwards of your own training loop that go another way than one forward, one backward, one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from step_traffic import Layers, inputs, sent
+from torch import Tensor, nn
+
+from stratagem import Runtime
+from stratagem.errors import ConfigError, WorkerError
+
+
+def runtime(**options: Any) -> Runtime:
+    return Runtime(
+        strategy="ddp",
+        accelerator="cpu",
+        devices=2,
+        check_replicas_every=0,
+        strategy_options={"start_method": "fork", "timeout_s": 60, **options},
+    )
+
+
+def ready(live: Runtime, net: nn.Module) -> tuple[Any, Any]:
+    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    return module, optimizer
+
+
+def penalty(live: Runtime, net: nn.Module) -> Tensor:
+    """A loss of the weights alone, another one on each rank."""
+    return (live.rank + 1) * sum(each.square().sum() for each in net.parameters())  # type: ignore[return-value]
+
+
+def first_backward_is_raw(live: Runtime, within_no_sync: bool) -> list[Any]:
+    net = Layers()
+    module, _ = ready(live, net)
+    if within_no_sync:
+        with live.no_sync(module):
+            penalty(live, net).backward()
+    else:
+        penalty(live, net).backward()
+    return live.collectives.gather_objects((net.first.weight.detach(), net.first.weight.grad))
+
+
+@pytest.mark.parametrize("within_no_sync", [False, True])
+def test_a_backward_of_the_loss_itself_averages_what_no_forward_announced(within_no_sync: bool) -> None:
+    (weight, first), (_, second) = runtime().launch(first_backward_is_raw, within_no_sync, quiet=True)
+    scales = (1, 2) if within_no_sync else (1.5, 1.5)
+    torch.testing.assert_close(first, 2 * scales[0] * weight)
+    torch.testing.assert_close(second, 2 * scales[1] * weight)
+
+
+def messages_of_backwards(live: Runtime) -> list[Any]:
+    """Return what each kind of backward of a penalty sends."""
+    net = Layers()
+    net.second.requires_grad_(False)
+    module, optimizer = ready(live, net)
+    live.backward(module(inputs(live.rank)).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+
+    def trained() -> Tensor:
+        return (live.rank + 1) * net.first.weight.square().sum()
+
+    def within_no_sync() -> None:
+        with live.no_sync(module):
+            live.backward(trained())
+
+    return [
+        sent(lambda: live.backward(trained())),
+        sent(lambda: trained().backward()),
+        sent(within_no_sync),
+        sent(optimizer.step) != {},
+        sent(optimizer.step),
+    ]
+
+
+def test_what_a_backward_without_a_forward_sends() -> None:
+    by_runtime, raw, within_no_sync, completes, again = runtime().launch(messages_of_backwards, quiet=True)
+    assert by_runtime == raw
+    assert by_runtime["all_reduce"] > 0
+    assert (within_no_sync, completes, again) == ({}, True, {})
+
+
+class Fails(nn.Module):
+    """Raises an error of its own in a forward, or returns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.what = Layers().first, ""
+
+    def forward(self, x: Tensor) -> Tensor | None:
+        if self.what == "raise":
+            raise RuntimeError("shapes of its own")
+        y: Tensor = self.layer(x)
+        return None if self.what == "none" else y
+
+
+def own_error(live: Runtime) -> None:
+    net = Fails()
+    module, _ = ready(live, net)
+    net.what = "raise"
+    module(inputs(live.rank))
+
+
+def test_an_error_of_a_forward_stays_what_it_is() -> None:
+    with pytest.raises(WorkerError, match="RuntimeError: shapes of its own") as caught:
+        runtime().launch(own_error, quiet=True)
+    assert not isinstance(caught.value, ConfigError)
+
+
+def returns_none(live: Runtime) -> Any:
+    net = Fails()
+    module, optimizer = ready(live, net)
+    net.what = "none"
+    nothing = module(inputs(live.rank))
+    net.what = ""
+    live.backward(module(inputs(live.rank)).square().mean())
+    optimizer.step()
+    return live.collectives.gather_objects((nothing is None, net.layer.weight.detach()))
+
+
+def test_a_forward_may_return_none() -> None:
+    (is_none, first), (_, second) = runtime().launch(returns_none, quiet=True)
+    assert is_none
+    assert torch.equal(first, second)
+
+
+def follows(live: Runtime) -> list[bool]:
+    """Return, change by change, whether DistributedDataParallel was constructed again before a forward."""
+    net = Layers()
+    module, _ = ready(live, net)
+    (prepared,) = live._prepared
+    seen = []
+
+    def forward() -> None:
+        before = prepared._tracked.ddp
+        module(inputs(live.rank))
+        seen.append(prepared._tracked.ddp is not before)
+
+    for layer, flag in ((None, True), (net.second, False), (net.second, True), (net.second, True)):
+        if layer is not None:
+            layer.requires_grad_(flag)
+        forward()
+    with torch.no_grad():
+        net.first.requires_grad_(False)
+        forward()
+    forward()
+    net.requires_grad_(False)
+    forward()
+    net.requires_grad_(True)
+    forward()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("unused", "expected"),
+    [
+        (False, [False, True, True, False, False, True, True, True]),
+        # A parameter that is frozen is found unused: only one that wasn't there before makes a difference.
+        (True, [False, False, False, False, False, False, False, False]),
+    ],
+)
+def test_when_it_is_constructed_again(unused: bool, expected: list[bool]) -> None:
+    assert runtime(find_unused_parameters=unused).launch(follows, quiet=True) == expected
+
+
+def after_an_error(live: Runtime) -> list[Any]:
+    """Raise within a backward on both ranks, then train on."""
+    net = Layers()
+    module, optimizer = ready(live, net)
+
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(context: Any, gradient: Tensor) -> Tensor:
+            raise ArithmeticError("in backward")
+
+    with pytest.raises(ArithmeticError):
+        live.backward(Breaks.apply(module(inputs(live.rank))).square().mean())
+    optimizer.zero_grad()
+    live.backward(module(inputs(live.rank)).square().mean())
+    optimizer.step()
+    return live.collectives.gather_objects((net.first.bias.grad, net.first.weight.detach()))
+
+
+def test_training_goes_on_after_an_error_in_a_backward() -> None:
+    (first, weight), (second, other) = runtime().launch(after_an_error, quiet=True)
+    gradients = []
+    for rank in range(2):
+        net = Layers()
+        net(inputs(rank)).square().mean().backward()
+        gradients.append(net.first.bias.grad)
+    torch.testing.assert_close(first, (gradients[0] + gradients[1]) / 2)  # type: ignore[operator]  # both are there
+    assert torch.equal(first, second)
+    assert torch.equal(weight, other)
