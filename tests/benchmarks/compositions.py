@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from next_token import NextToken, quartiles
 from stratagem_mesh import ComposedStrategy
 from stratagem_sharding.traffic import watch_traffic
 from stratagem_testing.workers import Workers
@@ -55,21 +56,11 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class Transformer(nn.Module):
-    """Returns the loss of predicting the next token."""
+class Transformer(NextToken):
+    """Of these blocks."""
 
     def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        super().__init__(Block, LAYERS, WIDTH, VOCABULARY)
 
 
 def by_hand(axes: str) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -154,12 +145,6 @@ def _beside(collective: str, ours: int, theirs: int) -> str:
     return f"{collective} {ours / theirs:.3f}" if theirs else f"{collective} of {ours:,} more"
 
 
-def middle(values: list[float]) -> str:
-    """The median, and the quartiles."""
-    low, median, high = statistics.quantiles(values, n=4)
-    return f"{median:.3f} ({low:.3f} to {high:.3f})"
-
-
 def main() -> None:
     parameters = sum(parameter.numel() for parameter in Transformer().parameters())
     print(f"{parameters:,} parameters; {PAIRS} pairs of {WINDOW} steps; median and quartiles\n")
@@ -172,7 +157,7 @@ def main() -> None:
         seconds, speed, cpu = (list(each) for each in zip(*figures))
         both = ", ".join(_beside(name, own, hand) for name, (own, hand) in sent.items())
         step = f"{1000 * statistics.median(seconds):.1f} ms"
-        print(f"| `{axes}` | {step} | {middle(speed)} | {middle(cpu)} | {both} |", flush=True)
+        print(f"| `{axes}` | {step} | {quartiles(speed)} | {quartiles(cpu)} | {both} |", flush=True)
     workers.close()
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from next_token import NextToken, quartiles
 from stratagem_testing.workers import Workers
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,21 +50,11 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class Transformer(stratagem.Module):
+class Transformer(NextToken, stratagem.Module):
     """Predicts the next token."""
 
     def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.head = nn.Linear(WIDTH, VOCABULARY)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        super().__init__(Block, LAYERS, WIDTH, VOCABULARY)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self(batch[0])
@@ -187,12 +178,6 @@ def measure(strategy: str, name: str) -> list[tuple[float, float, float]]:
     return pairs.figures[WARM_UP:]
 
 
-def middle(values: list[float]) -> str:
-    """The median, and the quartiles."""
-    low, median, high = statistics.quantiles(values, n=4)
-    return f"{median:.3f} ({low:.3f} to {high:.3f})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("strategies", nargs="*", default=["ddp", "fsdp"])
@@ -209,7 +194,7 @@ def main() -> None:
             figures = workers.run(2, measure, strategy, name, timeout_s=900)[0]
             seconds, speed, cpu = zip(*figures)
             step = f"{1000 * statistics.median(seconds):.1f} ms"
-            print(f"| {strategy}, `{name}` | {step} | {middle(speed)} | {middle(cpu)} |", flush=True)
+            print(f"| {strategy}, `{name}` | {step} | {quartiles(speed)} | {quartiles(cpu)} |", flush=True)
     workers.close()
 
 
