@@ -165,7 +165,7 @@ WAIT_TARGETS = (
     _on_sim(f"{CORE}strategies/loss_weights.py", "TestDDP and weighted", _KIT),
     _on_sim(
         "plugins/activations/src/stratagem_activations/offload.py",
-        "test_losses",
+        "test_losses or test_another",
         "plugins/activations/tests/test_offload_on_sim.py",
     ),
     _on_sim("plugins/bagua/src/stratagem_bagua/decentralized.py", "TestFurther and decentralized", _KIT),

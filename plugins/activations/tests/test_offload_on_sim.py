@@ -43,7 +43,7 @@ def in_a_process(mode: str) -> Any:
     """The device is loaded once for a whole process."""
     done = subprocess.run(
         [sys.executable, __file__, mode],
-        env={**os.environ, "STRATAGEM_SIM_DELAY": "late"},
+        env={**os.environ, "STRATAGEM_SIM_DELAY": "late", "STRATAGEM_SIM_LATE_MS": "5000"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -61,7 +61,30 @@ def test_losses_are_the_same_and_the_device_holds_less() -> None:
     assert held < held_plain / 3
 
 
+def test_another_stream_reads_a_copy_once_it_is_there() -> None:
+    assert in_a_process("streams") == [1.0, 1.0]
+
+
+def on_two_streams() -> list[float]:
+    """Save for backward on one stream, and read on another that hasn't waited for it, there and back."""
+    from stratagem_activations import offload
+    from stratagem_sim import load
+
+    load()
+    main, side = torch.accelerator.current_stream(), torch.Stream(device="sim")
+    found = []
+    for first, then in ((side, main), (main, side)):
+        with first:
+            saved = offload._to_host(torch.ones(1 << 16, device="sim"))
+        with then:
+            found.append(offload._to_device(saved).mean().item())
+    return found
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "streams":
+        print(json.dumps(on_two_streams()))
+        sys.exit()
     mode: Any = sys.argv[1]
     runtime = Runtime("single", accelerator="sim", devices=1, plugins=[Activations(mode)])
     print(json.dumps(runtime.launch(train, quiet=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from stratagem_sharding.torch_private import view_base
@@ -45,22 +45,38 @@ class OffloadedForward:
             return self.original_forward(*args, **kwargs)
 
 
-def _to_host(tensor: torch.Tensor) -> torch.Tensor | tuple[torch.device, torch.Tensor]:
+class _OnHost(NamedTuple):
+    """A tensor in host memory."""
+
+    device: torch.device
+    """Where it was."""
+    copy: torch.Tensor
+    copied: torch.Event | None
+    """When the copy is there; None where that was waited for."""
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor | _OnHost:
     # A sparse tensor, or a subclass such as DTensor, has no plain memory that could be copied.
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-    if not is_plain or tensor.device.type == "cpu" or tensor.nbytes < MIN_SIZE_BYTES or _is_parameter(tensor):
+    device = tensor.device
+    if not is_plain or device.type == "cpu" or tensor.nbytes < MIN_SIZE_BYTES or _is_parameter(tensor):
         return tensor
     host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    # Not ahead of the device: backward may read the copy on another stream.
-    host.copy_(tensor)
-    return tensor.device, host
+    here = torch.accelerator.current_accelerator()
+    has_events = here is not None and here.type == device.type != "mps"
+    host.copy_(tensor, non_blocking=has_events)
+    # Forward goes on beside the copy. Backward may read it on another stream, which waits for the event.
+    return _OnHost(
+        device, host, torch.accelerator.current_stream(device).record_event() if has_events else None
+    )
 
 
-def _to_device(saved: torch.Tensor | tuple[torch.device, torch.Tensor]) -> torch.Tensor:
+def _to_device(saved: torch.Tensor | _OnHost) -> torch.Tensor:
     if isinstance(saved, torch.Tensor):
         return saved
-    device, host = saved
-    return host.to(device, non_blocking=True)
+    if saved.copied is not None:
+        torch.accelerator.current_stream(saved.device).wait_event(saved.copied)
+    return saved.copy.to(saved.device, non_blocking=True)
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
