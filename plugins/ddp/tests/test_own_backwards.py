@@ -167,8 +167,8 @@ def test_when_it_is_constructed_again(unused: bool, expected: list[bool]) -> Non
     assert runtime(find_unused_parameters=unused).launch(follows, quiet=True) == expected
 
 
-def after_an_error(live: Runtime) -> list[Any]:
-    """Raise within a backward on both ranks, then train on."""
+def after_an_error(live: Runtime, layer: str, keeps: bool) -> list[Any]:
+    """Raise on both ranks where a backward comes to the outputs of a layer, then train on."""
     net = Layers()
     module, optimizer = ready(live, net)
 
@@ -181,21 +181,47 @@ def after_an_error(live: Runtime) -> list[Any]:
         def backward(context: Any, gradient: Tensor) -> Tensor:
             raise ArithmeticError("in backward")
 
+    handle = getattr(net, layer).register_forward_hook(lambda module, args, output: Breaks.apply(output))
     with pytest.raises(ArithmeticError):
-        live.backward(Breaks.apply(module(inputs(live.rank))).square().mean())
-    optimizer.zero_grad()
+        live.backward(module(inputs(live.rank)).square().mean())
+    handle.remove()
+    if not keeps:
+        optimizer.zero_grad()
     live.backward(module(inputs(live.rank)).square().mean())
     optimizer.step()
-    return live.collectives.gather_objects((net.first.bias.grad, net.first.weight.detach()))
+    return live.collectives.gather_objects((net.norm.bias.grad, net.first.weight.detach()))
 
 
-def test_training_goes_on_after_an_error_in_a_backward() -> None:
-    (first, weight), (second, other) = runtime().launch(after_an_error, quiet=True)
+@pytest.mark.parametrize(("layer", "keeps"), [("norm", False), ("first", False), ("first", True)])
+def test_training_goes_on_after_an_error_in_a_backward(layer: str, keeps: bool) -> None:
+    """Gradients that the broken backward left count, if they are kept."""
+    (first, weight), (second, other) = runtime().launch(after_an_error, layer, keeps, quiet=True)
     gradients = []
     for rank in range(2):
         net = Layers()
         net(inputs(rank)).square().mean().backward()
-        gradients.append(net.first.bias.grad)
-    torch.testing.assert_close(first, (gradients[0] + gradients[1]) / 2)  # type: ignore[operator]  # both are there
+        gradients.append(net.norm.bias.grad)
+    mean = (gradients[0] + gradients[1]) / 2  # type: ignore[operator]  # both are there
+    torch.testing.assert_close(first, 2 * mean if keeps else mean)
     assert torch.equal(first, second)
     assert torch.equal(weight, other)
+
+
+def complaints(live: Runtime) -> list[str]:
+    net = Layers()
+    ready(live, net)
+    (prepared,) = live._prepared
+    said = "Parameter indices which did not receive grad for rank 0: "
+    texts = ("other words", f"{said}0 2", f"{said}0 1 2 5", f"{said}5 6", f"{said}6")
+    return [str(prepared._tracked.unused(RuntimeError(text))) for text in texts]
+
+
+def test_torchs_complaint_about_unused_parameters_is_read() -> None:
+    found = [each.partition("doesn't depend on ")[2] for each in runtime().launch(complaints, quiet=True)]
+    assert [each.partition(", whose gradients")[0] for each in found] == [
+        "some parameters",
+        "'first.weight', 'second.weight'",
+        "'first.weight', 'first.bias', 'second.weight' and 1 more",
+        "'norm.bias'",
+        "some parameters",
+    ]
