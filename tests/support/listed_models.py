@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from language_models import LanguageModel
 from pipelines import seeded
-from stratagem_testing.recipe import Recipe
+from stacked_models import Weights
+from stratagem_testing import StrategySubject
+from stratagem_testing.recipe import Recipe, train_plainly
+from stratagem_testing.trained import RecipeModule, batch_size
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -333,6 +336,22 @@ KINDS = {
         Branched,
     )
 }
+
+
+def train_twice(subject: StrategySubject, recipe: Recipe) -> dict[str, Tensor]:
+    """Return the weights after one fit and another of the same module, by optimizers of their own. For all ranks."""
+    module = RecipeModule(recipe, batch_size(subject, recipe))
+    weights = Weights(subject.folder)
+    for _ in range(2):
+        subject.trainer(max_steps=recipe.steps, callbacks=[weights]).fit(module)
+    return weights.whole
+
+
+def plain_twice(recipe: Recipe, shares: int) -> dict[str, Tensor]:
+    """The same in plain torch."""
+    net = recipe.net()
+    train_plainly(recipe, shares, net)
+    return train_plainly(recipe, shares, net).weights
 
 
 @dataclass(frozen=True)

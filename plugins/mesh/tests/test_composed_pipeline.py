@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from language_models import LanguageModel
-from listed_models import ListedLayers
+from listed_models import ListedLayers, plain_twice, train_twice
 from mesh_subjects import composition
 from moved_runs import MovedRuns
 from pipelines import Stack, Surrounded, one_copy
@@ -237,6 +237,9 @@ def test_the_next_run_in_these_processes_goes_on(tmp_path: Path) -> None:
     subject = replace(FOUR["pipeline=2+shard=2"], world_size=4, folder=str(tmp_path))
     for first, second in subject.run(fit_twice):
         expect_close(second, first, TOLERANCE, "weights")
+    recipe = ListedLayers(steps=4, epochs=None)
+    for weights in subject.run(train_twice, recipe):
+        expect_close(weights, plain_twice(recipe, subject.shares()), TOLERANCE, "weights")
 
 
 # What is refused -------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from language_models import LanguageModel
-from listed_models import ListedLayers, PaddedModel
+from listed_models import ListedLayers, PaddedModel, plain_twice, train_twice
 from pipelines import OPTIONS, one_copy, train_late, train_under, two_copies
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe
-from stratagem_testing.same import expect_same
+from stratagem_testing.same import expect_close, expect_same
 from stratagem_testing.trained import naming, plainly
 from stratagem_testing.workers import RankError
 
@@ -74,6 +74,12 @@ def test_a_model_constructed_without_memory(subject: StrategySubject) -> None:
 def test_mixed_precision(subject: StrategySubject) -> None:
     recipe = ListedLayers(precision="bf16-mixed", learning_rate=0.01)
     expect_same(subject.run(train_under, recipe, [{}])[0], plainly(recipe, 1), 2e-2)
+
+
+def test_the_next_fit_in_these_processes_goes_on(subject: StrategySubject) -> None:
+    recipe = ListedLayers(steps=4, epochs=None)
+    for weights in subject.run(train_twice, recipe):
+        expect_close(weights, plain_twice(recipe, subject.shares()), 2e-6, "weights")
 
 
 REFUSED = {
