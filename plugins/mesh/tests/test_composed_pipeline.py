@@ -175,6 +175,13 @@ def test_optimizers_that_need_whole_tensors(tmp_path: Path) -> None:
             expect_same([each[index] for each in by_rank], plainly(recipe, subject.shares()), 2e-6)
 
 
+@pytest.mark.parametrize("name", ["pipeline=2+shard=2", "pipeline=2+replicate=2"])
+def test_weighted_losses_of_windows(name: str, tmp_path: Path) -> None:
+    """As the kit says: windows of four, an incomplete one, and micro-batches without a label."""
+    (found,) = (each for each in STRATEGY_CHECKS if each.name == "weighted_losses")
+    found.run(replace(FOUR[name], world_size=4, folder=str(tmp_path)))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "check", ["used_on_some_ranks", "validation_changes_nothing", "checkpoint_is_what_was_evaluated"]

@@ -209,6 +209,9 @@ class LossWeights:
         if not gradients:
             # Dropped: by `parameter.grad = None`, too. A backward that didn't reach these parameters doesn't count.
             self._end(index, is_empty=True)
+            if self._prepared.shows_unreduced_gradients:
+                return  # which leaves it to the next backward, whether this one reaches them
+            window = self._windows[index]
         elif window.is_mean:
             # Sums again, to which those of the next backward can be added.
             multiply_(gradients, self._total[index] * (self.unit / self._prepared.averaged_ranks()))

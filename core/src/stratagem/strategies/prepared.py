@@ -54,6 +54,8 @@ class Prepared:
         device: where batches go.
         loss_weights: of losses that are sums; loops and this class's own methods use it.
         is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
+        shows_unreduced_gradients: whether parameters have their gradients in `grad` while others of the same window
+            are to come; True unless set.
         leaves_module_sharded: whether the user's module has only this process's shards after `release`.
         left_shards: set by `release` where that is so: what `setup` of the next run in this process gets as
             `SetupRequest.left_shards`, if its strategy's `can_restore` says so. None: no run can go on with it.
@@ -66,6 +68,7 @@ class Prepared:
             lets training neither write to them nor save them for backward.
     """
 
+    shows_unreduced_gradients = True
     leaves_module_sharded = False
     left_shards: object | None = None
     carries_hooks = False

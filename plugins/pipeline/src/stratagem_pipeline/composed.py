@@ -75,6 +75,7 @@ class ComposedPipeline(PipelinePrepared):
         steps: what the other axes do in each step.
     """
 
+    shows_unreduced_gradients = False  # they are of gathered parameters until the window ends
     supports_inference_mode = False  # parameters are gathered into memory that outlives an evaluation
 
     def __init__(
