@@ -45,15 +45,20 @@ def by_hand(skipped: list[list[int]]) -> float:
     return weight
 
 
-def locally(skipped: list[list[int]]) -> list[float]:
-    """As `by_hand` for the warm-up; then each rank steps by its own loss, and weights are averaged now and then."""
+def locally(skipped: list[list[int]], size: int = 1) -> list[float]:
+    """As `by_hand` for the warm-up; then each group of `size` ranks steps by the mean of its losses.
+
+    Weights are averaged over all ranks now and then.
+    """
     ranks = range(len(skipped))
     weights, momenta = [0.0 for _ in ranks], [0.0 for _ in ranks]
     for step in range(STEPS):
         values = [None if step in skipped[rank] else float(len(skipped) * step + rank + 1) for rank in ranks]
-        if step < WARM_UP and any(value is not None for value in values):
-            mean = sum(value or 0.0 for value in values) / len(values)
-            values = [mean for _ in ranks]
+        count = len(skipped) if step < WARM_UP else size
+        for first in range(0, len(skipped), count):
+            group = values[first : first + count]
+            if any(value is not None for value in group):
+                values[first : first + count] = [sum(value or 0.0 for value in group) / count] * count
         for rank, value in enumerate(values):
             if value is not None:
                 momenta[rank] = 0.5 * momenta[rank] + value
@@ -75,15 +80,28 @@ def test_under_local_sgd_a_rank_without_a_loss_rests_alone(skipped: list[list[in
     assert float(module.weight.detach()) == pytest.approx(sum(locally(skipped)) / 2)
 
 
+def test_under_local_sgd_a_group_without_a_loss_rests_alone() -> None:
+    """Step 2: the first group has no loss. Step 3: a rank of each group has none. Step 4: the second group has none."""
+    skipped = [[2], [2, 3], [3, 4], [4]]
+    module = fitted(
+        skipped,
+        ddp_comm_hook="post_local_sgd",
+        ddp_comm_state={"start_localSGD_iter": WARM_UP, "subgroup_size": 2},
+        model_averaging_period=PERIOD,
+    )
+    assert float(module.weight.detach()) == pytest.approx(sum(locally(skipped, size=2)) / 4)
+
+
 @pytest.mark.parametrize("skipped", [[[], []], [[1, 3], [1, 3]], [[1, 2], [1, 3]], [[0], [4]]], ids=str)
 def test_a_window_counts_by_the_ranks_that_have_a_loss(skipped: list[list[int]]) -> None:
     assert float(fitted(skipped).weight.detach()) == pytest.approx(by_hand(skipped))
 
 
 def fitted(skipped: list[list[int]], accumulate: int = 1, count: int = STEPS, **options: Any) -> Skips:
-    """Train on `count` batches per rank: rank 0 reads 1, 3, 5, …, and rank 1 reads 2, 4, 6, …."""
-    module = Skips(skipped)
-    train(module, [torch.tensor([float(value)]) for value in range(1, 2 * count + 1)], accumulate, **options)
+    """Train on `count` batches per rank: of two, rank 0 reads 1, 3, 5, …, and rank 1 reads 2, 4, 6, …."""
+    module, devices = Skips(skipped), len(skipped)
+    samples = [torch.tensor([float(value)]) for value in range(1, devices * count + 1)]
+    train(module, samples, accumulate, devices, **options)
     return module
 
 
@@ -152,10 +170,10 @@ def test_powersgd_remembers_nothing_of_a_step_without_a_loss() -> None:
     torch.testing.assert_close(skipping.layer.weight, whole.layer.weight, rtol=0, atol=1e-6)
 
 
-def train(module: Any, samples: list[torch.Tensor], accumulate: int = 1, **options: Any) -> None:
+def train(module: Any, samples: list[torch.Tensor], accumulate: int = 1, devices: int = 2, **options: Any) -> None:
     trainer = stratagem.Trainer(
         strategy=DDPStrategy(start_method="fork", timeout_s=200, **options),
-        devices=2,
+        devices=devices,
         accelerator="cpu",
         max_epochs=1,
         accumulate_grad_batches=accumulate,

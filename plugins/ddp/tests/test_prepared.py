@@ -244,6 +244,27 @@ def test_each_rank_resumes_with_what_is_its_own(
     assert runtime(**options).launch(resumed_locally, path, False, quiet=True) == before
 
 
+POWER_SGD = {"ddp_comm_hook": "powersgd", "ddp_comm_state": {"start_powerSGD_iter": 2}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, POWER_SGD), (POWER_SGD, {}), (POWER_SGD, LOCAL_SGD), (LOCAL_SGD, POWER_SGD)],
+    ids=["powersgd begins", "powersgd ends", "local begins", "local ends"],
+)
+def test_a_run_goes_on_with_another_hook(
+    before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "c")
+    saved = runtime(**before).launch(resumed_locally, path, True, quiet=True)
+    first, second = runtime(**after).launch(resumed_locally, path, False, quiet=True)
+    assert first == second
+    for name, value in first.items():
+        if not name.startswith("norm.running"):
+            mean = (torch.tensor(saved[0][name]) + torch.tensor(saved[1][name])) / 2
+            torch.testing.assert_close(torch.tensor(value), mean.to(torch.tensor(value).dtype))
+
+
 def frozen_apart(live: Runtime) -> None:
     net = Layers()
     net.norm.requires_grad_(False)
