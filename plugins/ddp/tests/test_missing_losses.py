@@ -81,7 +81,7 @@ def test_under_local_sgd_a_rank_without_a_loss_rests_alone(skipped: list[list[in
 
 
 def test_under_local_sgd_a_group_without_a_loss_rests_alone() -> None:
-    """Step 2: the first group has no loss. Step 3: a rank of each group has none. Step 4: the second group has none."""
+    """Step 2: none of the first group has a loss. Step 3: one of each has one. Step 4: none of the second has one."""
     skipped = [[2], [2, 3], [3, 4], [4]]
     module = fitted(
         skipped,
@@ -170,7 +170,9 @@ def test_powersgd_remembers_nothing_of_a_step_without_a_loss() -> None:
     torch.testing.assert_close(skipping.layer.weight, whole.layer.weight, rtol=0, atol=1e-6)
 
 
-def train(module: Any, samples: list[torch.Tensor], accumulate: int = 1, devices: int = 2, **options: Any) -> None:
+def train(
+    module: Any, samples: list[torch.Tensor], accumulate: int = 1, devices: int = 2, **options: Any
+) -> None:
     trainer = stratagem.Trainer(
         strategy=DDPStrategy(start_method="fork", timeout_s=200, **options),
         devices=devices,

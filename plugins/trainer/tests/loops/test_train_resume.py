@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from by_hand import SaveAt, train
 from small import Closure, Line, TwoPlayers, samples
+from stratagem_launch import Preempted
 from torch.utils.data import DataLoader
 
 import stratagem
@@ -47,6 +49,25 @@ def test_a_resumed_epoch_begins_where_it_was(tmp_path: Path, at: int) -> None:
     train(Line(), tmp_path, path, callbacks=rest, val_check_interval=4)
     begin = 0 if at <= 8 else whole.moments.index(("epoch", 1))
     assert rest.moments == whole.moments[whole.moments.index(("batch", (at - 1) % 8), begin) + 1 :]
+
+
+@pytest.mark.parametrize("at", [3, 8])
+def test_a_stop_that_comes_before_the_first_batch_ends_a_fit_there(tmp_path: Path, at: int) -> None:
+    """In mid-epoch, and at the beginning of the second one."""
+
+    class Signalled(Line):
+        def on_fit_start(self) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+
+    path, moments, module = tmp_path / "ckpt", Moments(), Signalled()
+    train(Line(), tmp_path, callbacks=[SaveAt(at, path)])
+    handler = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    try:
+        with pytest.raises(Preempted) as stopped:
+            train(module, tmp_path, path, callbacks=moments)
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+    assert (stopped.value.step, [each for each in moments.moments if each[0] == "batch"]) == (at, [])
 
 
 @pytest.mark.parametrize("at", [5, 6])
