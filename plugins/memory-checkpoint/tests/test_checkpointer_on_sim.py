@@ -21,7 +21,8 @@ def test_a_checkpoint_is_whole_after_nodes_are_lost(
     ranks: int, lost: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRATAGEM_SIM_DELAY", "late")
-    monkeypatch.setenv("STRATAGEM_SIM_LATE_MS", "10000")
+    # A send runs as late as this, for its rank waits for nothing.
+    monkeypatch.setenv("STRATAGEM_SIM_LATE_MS", "100")
     monkeypatch.setenv("STRATAGEM_SIM_DEVICES", "4")
     subject = StrategySubject("ddp", accelerator="sim", options={"timeout_s": 60}, own_processes=True)
     for answer, read in subject.at(ranks).run(save_and_lose, str(tmp_path), lost):
