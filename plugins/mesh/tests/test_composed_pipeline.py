@@ -97,7 +97,9 @@ def test_three_axes_equal_one_process(name: str, tmp_path: Path) -> None:
     [
         ("pipeline=2+shard=2", 2, 4),
         ("pipeline=2+tensor=2", 1, 4),
+        ("pipeline=2+context=2", 1, 4),
         pytest.param("pipeline=2+replicate=2", 2, 4, marks=pytest.mark.long),
+        pytest.param("pipeline=2+shard=2+context=2", 2, 8, marks=pytest.mark.long),
         pytest.param("pipeline=2+shard=2+tensor=2", 2, 8, marks=pytest.mark.long),
     ],
 )
@@ -110,7 +112,7 @@ def test_models_of_transformers(expression: str, data_ranks: int, world_size: in
         LanguageModel(model="gpt2", adaptive=True),
         ListedLayers(steps=10, epochs=None, global_batch=24, max_norm=0.3),
     ]
-    if "tensor" in expression:
+    if "tensor" in expression or "context" in expression:
         recipes = recipes[:2]  # nothing of the third is known to the plans
     by_rank = subject.run(train_each, recipes)
     for index, recipe in enumerate(recipes):
@@ -252,19 +254,23 @@ def test_the_next_run_in_these_processes_goes_on(tmp_path: Path) -> None:
 # What is refused -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("expression", "message"),
-    [
-        (
-            "pipeline=2+context=2",
-            "axis 'context' can't be composed with axis 'pipeline': each rank of 'pipeline'",
-        ),
-        ("pipeline=2+pipeline=2", "axis 'pipeline' is there twice"),
-    ],
-)
-def test_axes_that_need_the_whole_module(expression: str, message: str) -> None:
-    with pytest.raises(StratagemError, match=message):
-        ComposedStrategy(expression)
+class NeedsAll(ShardAxis):
+    """An axis that transforms whole modules alone."""
+
+    name = "all"
+    takes_parts = False
+
+
+def test_axes_that_need_the_whole_module() -> None:
+    with pytest.raises(
+        StratagemError, match="axis 'all' can't be composed with axis 'pipeline': each rank of"
+    ):
+        compose(PipelineAxis(2), NeedsAll(2))
+
+
+def test_two_pipelines() -> None:
+    with pytest.raises(StratagemError, match="axis 'pipeline' is there twice"):
+        ComposedStrategy("pipeline=2+pipeline=2")
 
 
 @pytest.mark.parametrize(

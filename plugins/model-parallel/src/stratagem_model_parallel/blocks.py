@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Union, cast
 
 from torch import nn
@@ -120,6 +121,28 @@ def rows_of(
             rows.append(items)
             for item in items:
                 left.pop(item, None)
+    return [*rows, *([block] for block in left)]
+
+
+def rows_in_part(
+    root: nn.Module, blocks: Sequence[nn.Module], containers: tuple[type[nn.Module], ...]
+) -> list[list[nn.Module]]:
+    """Return the blocks that follow one another, of a rank that has some of those in a container.
+
+    Args:
+        root: what they are in.
+        blocks: those that this rank has, in any order.
+        containers: classes of modules whose children are called one after the other.
+    """
+    left = dict.fromkeys(blocks)
+    rows: list[list[nn.Module]] = []
+    for module in root.modules():
+        items: list[nn.Module] = list(cast(Any, module)) if isinstance(module, containers) else []
+        for is_own, run in groupby(items, left.__contains__):
+            if is_own:
+                rows.append(list(run))
+        for item in items:
+            left.pop(item, None)
     return [*rows, *([block] for block in left)]
 
 

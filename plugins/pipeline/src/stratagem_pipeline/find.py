@@ -37,14 +37,15 @@ def pipelined_module(original_module: nn.Module, name: str | None, *, traced: bo
 
 
 def _only_stack(original_module: nn.Module) -> tuple[str, nn.Module]:
-    outermost = _outermost(original_module, nn.Sequential) or _outermost(original_module, nn.ModuleList)
+    kind, outermost = "nn.Sequential", _outermost(original_module, nn.Sequential)
+    if not outermost:
+        kind, outermost = "nn.ModuleList", _outermost(original_module, nn.ModuleList)
     if len(outermost) == 1:
         name, module = outermost[0]
         return name or type(original_module).__name__, module
     if outermost:
-        kind = type(outermost[0][1]).__name__
         raise ConfigError(
-            f"{type(original_module).__name__} has {len(outermost)} nn.{kind}s that could be the pipeline, "
+            f"{type(original_module).__name__} has {len(outermost)} {kind}s that could be the pipeline, "
             f"{', '.join(name for name, _ in outermost)}: name one by pipeline_module"
         )
     raise ConfigError(

@@ -40,6 +40,7 @@ class ContextAxis(Axis):
     # Hooks that cut sequences come before those that gather a block's parameters.
     setup_order = 200
     reads_same_batches = True
+    takes_parts = True
     lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
     sends = "keys, values and the ends of cut sequences in forward and backward; all gradients after backward"
 
@@ -67,7 +68,7 @@ class ContextAxis(Axis):
             )
         ranks = SequenceRanks.of(target.mesh)
         tensor = target.mesh.get_group(TENSOR) if target.sizes.get(TENSOR, 1) > 1 else None
-        self.settings.cut(request.original_module, target.mesh, target.closing, tensor)
+        self.settings.cut(request.original_module, target.mesh, target.closing, tensor, target.roots)
         target.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
         return ContextSteps(ranks, request.device)
 

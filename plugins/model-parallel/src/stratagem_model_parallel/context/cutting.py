@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from stratagem import ConfigError
 from stratagem.sdk.tensors import leaves_in, map_tensors
-from stratagem_model_parallel.blocks import rows_of
+from stratagem_model_parallel.blocks import rows_in_part, rows_of
 from stratagem_model_parallel.context.plan import Block
 from stratagem_model_parallel.context.ranks import SequenceRanks
 from stratagem_model_parallel.context.region import Attention, SequenceRegion
@@ -26,7 +26,13 @@ FEWEST = 2
 
 
 def cut_blocks(
-    root: nn.Module, blocks: Sequence[Block], ranks: SequenceRanks, attention: Attention, tensor: Any = None
+    root: nn.Module,
+    blocks: Sequence[Block],
+    ranks: SequenceRanks,
+    attention: Attention,
+    tensor: Any = None,
+    *,
+    is_part: bool = False,
 ) -> list[Any]:
     """Let `blocks` compute on shards of the sequence from now on. Not collective, but forwards are.
 
@@ -36,6 +42,7 @@ def cut_blocks(
         ranks: among which the sequences are cut.
         attention: computes attention among them.
         tensor: the group of ranks among which layers are split, if any: all of them have the same activations.
+        is_part: whether other ranks have blocks between these: sequences are whole where this rank's end.
 
     Returns:
         Handles, whose `remove` undoes it.
@@ -55,7 +62,8 @@ def cut_blocks(
             )
         _refuse_hooks(block)
     handles: list[Any] = []
-    for row in rows_of(root, list(by_module), (nn.ModuleList, nn.Sequential)):
+    rows = rows_in_part if is_part else rows_of
+    for row in rows(root, list(by_module), (nn.ModuleList, nn.Sequential)):
         state = _Row(repr(by_module[row[0]].name), tensor)
         for module in dict.fromkeys(row):
             hooks = _Hooks(by_module[module], state, module is row[0], module is row[-1], ranks, attention)

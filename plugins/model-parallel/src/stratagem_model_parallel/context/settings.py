@@ -39,7 +39,12 @@ class ContextSettings:
             raise ConfigError(f"attention={self.attention!r} must be one of {', '.join(ATTENTIONS)}")
 
     def cut(
-        self, root: nn.Module, mesh: DeviceMesh, closing: ExitStack, tensor: dist.ProcessGroup | None = None
+        self,
+        root: nn.Module,
+        mesh: DeviceMesh,
+        closing: ExitStack,
+        tensor: dist.ProcessGroup | None = None,
+        part: Sequence[nn.Module] | None = None,
     ) -> None:
         """Let a module's blocks compute on shards of sequences.
 
@@ -48,11 +53,16 @@ class ContextSettings:
             mesh: with a dimension "context".
             closing: undoes it.
             tensor: the ranks that share each layer's heads, if there are any.
+            part: the modules that this rank calls, where it has a part of the module; None: all.
         """
         ranks = SequenceRanks.of(mesh)
         if ranks.size == 1 and not isinstance(self.parallelize, Mapping):
             return
         blocks = blocks_of(root, self.parallelize, (*self.plans, *BUILT_IN), mesh)
+        if part is not None:
+            own = {module for each in part for module in each.modules()}
+            blocks = [block for block in blocks if block.module in own]
         if ranks.size > 1:
-            for handle in cut_blocks(root, blocks, ranks, ATTENTIONS[self.attention], tensor):
+            attention = ATTENTIONS[self.attention]
+            for handle in cut_blocks(root, blocks, ranks, attention, tensor, is_part=part is not None):
                 closing.callback(handle.remove)
