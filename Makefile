@@ -22,7 +22,7 @@ PROJECTS := pyproject.toml core/pyproject.toml $(sort $(wildcard plugins/*/pypro
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(filter-out pyproject.toml,$(PROJECTS)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed compositions hands-on portability test-places fuzz mutate mutate-sim planted corpus corpus-clean bench bench-horovod bench-xla gpu gpu-bundle clean
+.PHONY: help demo test test-long soak test-etcd test-kubernetes test-ray test-libraries test-deepspeed test-horovod test-sim test-sim-short test-wheels test-xla lint format docs hooks coming-from moving picture report-picture sdk facade packages plugins walks differ dist conformance conformance-horovod conformance-xla parity parity-deepspeed compositions hands-on portability test-places fuzz mutate mutate-sim planted corpus corpus-clean bench bench-horovod bench-xla gpu gpu-bundle clean
 
 help:
 	@echo "make demo    train examples/digits.py in two processes"
@@ -81,6 +81,7 @@ demo: .venv/.ready-to-run
 # Most of their time tests wait for processes: more at a time than the machine has cores.
 test: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m "not long" $(PYTEST)
+	@$(if $(PYTEST),,$(MAKE) --no-print-directory test-sim-short)
 
 test-long: .venv/.ready-to-develop
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) --dist worksteal -m long $(PARTLY) $(PYTEST)
@@ -125,6 +126,15 @@ AIM := aim>=3.20 aimrecords aimrocks RestrictedPython cachetools pytz fastapi st
 
 test-libraries: .venv/.ready-to-develop .venv/libraries/.ready
 	@PYTHONPATH=$(CURDIR)/.venv/libraries $(BIN)/python -m pytest plugins/loggers plugins/huggingface tests/integration/test_notebooks.py tests/integration/test_hydra.py tests/integration/test_webdataset.py tests/core/data/test_pipelines.py plugins/cli/tests/test_composed.py tests/docs/test_coming_from_pages.py tests/corpus/test_on_accelerate.py tests/corpus/test_found.py $(PYTEST)
+
+# A minute of what `make test-sim` runs, in processes of its own: PyTorch takes the device for the default of a process.
+SIM_SHORT := test_conformance.py::TestSim \
+	$(foreach strategy,ddp fsdp,test_conformance.py::TestFurther::test_conforms[parity-2-$(strategy)]) \
+	$(foreach strategy,ddp fsdp,test_saves.py::test_a_save_has_what_was_computed_before_and_nothing_of_later[$(strategy)-2-True]) \
+	test_batches_beside.py::test_the_next_batch_comes_while_a_step_computes[runtime-True-late]
+test-sim-short: .venv/.ready-to-develop
+	@$(BIN)/python -m stratagem_sim.build 2> /dev/null || echo "There is no C++ compiler: tests on the simulated device are skipped"
+	@$(BIN)/python -m pytest -n 2 -m sim --timeout 300 -rs $(foreach test,$(SIM_SHORT),"plugins/sim/tests/$(test)")
 
 # The device is C++ code, which is built once and kept in the user's cache.
 test-sim: .venv/.ready-to-develop

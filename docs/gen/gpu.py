@@ -21,7 +21,9 @@ make gpu
 It takes nine minutes. The machine needs a PyTorch with CUDA and no network: `make gpu-bundle`
 (`PYTHON_VERSION=3.12`) makes a folder `.gpu/site` of 40 MiB elsewhere, which has everything else. Copy the checkout
 with it, and run `PYTHONPATH=.gpu/site python3 -m tests.gpu`. `make gpu ACCELERATOR=cpu` tries the same steps with
-small models on a CPU.
+small models on a CPU, and `make gpu ACCELERATOR=sim` on the [simulated device](guides/sim.md), which has streams,
+events, pinned memory, a limit of memory and waits that are counted. Tried on it so far: the measurements of waits,
+memory, speed and compiled blocks (by `aot_eager`, for Inductor doesn't know the device). The checks weren't.
 """
 
 NOTES = """## What failed

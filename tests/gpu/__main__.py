@@ -84,7 +84,8 @@ def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
     file, began = folder / f"{work.name.replace(' ', '-')}.json", time.monotonic()
     command = [sys.executable, "-m", *(each.replace("{json}", str(file)) for each in work.command)]
     environment = {**os.environ, "PARITY_ACCELERATOR": accelerator}
-    if work.shares_cores:
+    # Work on sim is done by threads of its own.
+    if work.shares_cores or accelerator not in ("cuda", "cpu"):
         environment["OMP_NUM_THREADS"] = "1"
     with open(f"{file}.out", "w+", encoding="utf-8") as output:
         process = subprocess.Popen(

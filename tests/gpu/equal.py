@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import stratagem
-from tests.gpu.models import batches, decoder
+from tests.gpu.models import batches, compiler, decoder
 from tests.gpu.setting import Setting, main
 
 STEPS = 12
@@ -58,7 +58,7 @@ def plain(setting: Setting, precision: str, compiled: bool) -> list[float]:
     """Train by nothing but torch, clipped; return the losses."""
     model = decoder(NAME, torch.device("cpu")).to(setting.device, TRUE.get(precision, torch.float32))
     if compiled:
-        model.compile()
+        model.compile(backend=compiler(setting.device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler(setting.accelerator, enabled=precision == "16-mixed")
     losses = []
@@ -82,7 +82,7 @@ def trained(setting: Setting, strategy: str, precision: str, compiled: bool) -> 
     """Train by Trainer in the same way; return the losses."""
     module = Module(decoder(NAME, torch.device("cpu")))
     if compiled:
-        module.model.compile()
+        module.model.compile(backend=compiler(setting.device))
     with tempfile.TemporaryDirectory() as folder:
         stratagem.Trainer(
             strategy=strategy,

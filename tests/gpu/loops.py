@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import stratagem
-from tests.gpu.models import decoder
+from tests.gpu.models import compiler, decoder
 
 Data = DataLoader[Any]
 WARM_UP = 5
@@ -46,7 +46,7 @@ class Step(stratagem.Module):
         self.peak_bytes = self.reserved_bytes = 0
         if compiled:
             for block in self.model.blocks:
-                block.compile()
+                block.compile(backend=compiler(device))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         self.calls += 1

@@ -144,6 +144,11 @@ def decoder(name: str, device: torch.device, seed: int = 0) -> Decoder:
             return Decoder(SIZES[name])
 
 
+def compiler(device: torch.device) -> str:
+    """Return the backend of `torch.compile` for a device: Inductor has none for one that it doesn't know."""
+    return "inductor" if device.type in ("cpu", "cuda") else "aot_eager"
+
+
 def batches(name: str, steps: int, pinned: bool = True) -> DataLoader[Any]:
     """Return a loader of so many batches of random tokens, of shape (batch, length), in pinned memory."""
     size = SIZES[name]

@@ -162,7 +162,7 @@ _KIT, _SIM = "plugins/sim/tests/test_conformance.py", "plugins/sim/tests"
 WAIT_TARGETS = (
     _on_sim(f"{CORE}data/batches.py", "test_the_next_batch", f"{_SIM}/test_batches_beside.py"),
     _on_sim(f"{CORE}precision/torch_private.py", "TestOffload and precisions", _KIT),
-    _on_sim(f"{CORE}strategies/loss_weights.py", "TestDDP and weighted", _KIT),
+    _on_sim(f"{CORE}strategies/loss_weights.py", "TestFSDP and weighted", _KIT),
     _on_sim(
         "plugins/activations/src/stratagem_activations/offload.py",
         "test_losses or test_another",
