@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and its lib
     [
         ("single", 1),
         ("fsdp", 2),
+        ("pipeline", 2),
         pytest.param("ddp", 2, marks=pytest.mark.long),
         pytest.param("deepspeed_stage_3", 2, marks=pytest.mark.long),
     ],

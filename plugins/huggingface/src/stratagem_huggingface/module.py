@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -183,13 +184,19 @@ class HFModule(Module):
         self.architecture = type(model).__name__
         self.model = with_adapters(model, self._peft)
         self._labels = CountedLabels(self.model)
+        self._takes_cache = "use_cache" in signature(model.forward).parameters
 
     def _loss(self, batch: Mapping[str, Any]) -> torch.Tensor | LossSum:
         if not self.weighs_losses:
-            return self.loss_of(self.model(**batch), batch)
+            return self.loss_of(self._output(batch), batch)
         count = self.weight_of(batch)
-        mean = self.loss_of(self.model(**batch), batch)
+        mean = self.loss_of(self._output(batch), batch)
         return LossSum(torch.where(count > 0, mean * count, 0.0), count)  # the mean of no labels is NaN
+
+    def _output(self, batch: Mapping[str, Any]) -> Any:
+        """Call the model for its loss: without a cache of keys and values, which only generation needs."""
+        without = {"use_cache": False} if self._takes_cache else {}
+        return self.model(**{**without, **batch})
 
     def _evaluate(self, batch: Mapping[str, Any], stage: str) -> None:
         if self.generation is None or "labels" in batch:
