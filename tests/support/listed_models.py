@@ -302,6 +302,46 @@ class Noting(Listed):
         return self.after(y)
 
 
+class Beginning(nn.Module):
+    """Computes from what entered the first layer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, first: Tensor) -> Tensor:
+        return x + torch.tanh(self.linear(x) + first)
+
+
+class InPlaceBeginning(Beginning):
+    def forward(self, x: Tensor, first: Tensor) -> Tensor:
+        return x.add_(torch.tanh(self.linear(x) + first))
+
+
+class Skipping(Listed):
+    """All layers get what entered the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(self.block() for _ in range(4))
+
+    def block(self) -> nn.Module:
+        return Beginning()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = y = torch.sigmoid(self.before(x))
+        for block in self.blocks:
+            y = block(y, first)
+        return self.after(y)
+
+
+class InPlace(Skipping):
+    """The first one changes it."""
+
+    def block(self) -> nn.Module:
+        return InPlaceBeginning()
+
+
 class Branched(Listed):
     """Its layers get a mask where a sample of the batch asks for it."""
 
@@ -331,6 +371,8 @@ KINDS = {
         Hooked,
         Keeping,
         Noting,
+        Skipping,
+        InPlace,
         Hooking,
         Pairs,
         Branched,

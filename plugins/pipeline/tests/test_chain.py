@@ -44,6 +44,7 @@ def test_arguments_of_every_kind(subject: StrategySubject) -> None:
     ]
     expect_plain(subject, ListedLayers(max_norm=0.3), options)
     expect_plain(subject, ListedLayers(accumulate=2, global_batch=24), options[:1])
+    expect_plain(subject, ListedLayers(kind="Skipping"), options[:2])
 
 
 @pytest.mark.parametrize("kind", ["Encoder", "Blocks"])
@@ -97,6 +98,7 @@ REFUSED = {
     "Hooking": r"the step registers forward hooks on layers of net.blocks \(Linear 'linear'\)",
     "Keeping": r"KeepingLayer 'net.blocks.\d' keeps a tensor of its forward as 'penalties'",
     "Noting": r"net.blocks\[0\] changes a list or a dict that it is called with",
+    "InPlace": r"net.blocks\[0\] changes its activations in place, which other layers are called with, too",
     "Branched": "give all parts of a batch the same arguments, in the same shapes|follow from the batch's shape",
 }
 

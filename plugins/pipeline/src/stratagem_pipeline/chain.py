@@ -12,6 +12,7 @@ from torch import nn
 
 from stratagem import ConfigError
 from stratagem.errors import DataError
+from stratagem.sdk.torch_private import tensor_version
 from stratagem_pipeline.forward_interceptor import ForwardInterceptor
 from stratagem_pipeline.nests import Structure, flattened, rebuilt
 from stratagem_pipeline.torch_private import forward_hooks, own_call, set_own_call
@@ -44,13 +45,17 @@ class LayerCalls:
     Args:
         calls: of each layer, the structure of its positional and keyword arguments, and the values in it.
         dtypes: of the further tensors, those of the tensors that travel as integers; None for others.
+        enters_twice: whether further tensors share memory with what the first layer gets as activations.
     """
 
     # Not a dataclass, which would be taken apart as a batch of the user's is.
     def __init__(
-        self, calls: Sequence[tuple[Structure, tuple[Any, ...]]], dtypes: Sequence[torch.dtype | None]
+        self,
+        calls: Sequence[tuple[Structure, tuple[Any, ...]]],
+        dtypes: Sequence[torch.dtype | None],
+        enters_twice: bool,
     ) -> None:
-        self._calls, self._dtypes = tuple(calls), tuple(dtypes)
+        self._calls, self._dtypes, self.enters_twice = tuple(calls), tuple(dtypes), enters_twice
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LayerCalls) and vars(other) == vars(self)
@@ -164,7 +169,13 @@ class Chain(ForwardInterceptor):
         activations, further, calls = value
         number = self._numbers[layer]
         args, kwargs = calls.arguments(number, activations, further)
+        version = tensor_version(activations)
         output = layer(*args, **kwargs)
+        if number == 0 and calls.enters_twice and tensor_version(activations) != version:
+            raise DataError(
+                f"{self.name}[0] changes its activations in place, which other layers are called with, too, and in a "
+                "pipeline these have what they were before: let it return others"
+            )
         calls.refuse_changed(number, args, kwargs, f"{self.name}[{number}]")
         if not isinstance(output, torch.Tensor):
             raise DataError(
@@ -251,7 +262,9 @@ class _Calling:
             assert self._entered is not None
             self._between = _Between.after(self._entered, f"{self._name}[{number}]")
             return self._between
-        value = (self._entered, tuple(self._further), LayerCalls(self._calls, self._dtypes))
+        entered = _memory(self._entered)
+        twice = entered is not None and any(_memory(each) == entered for each in self._kept)
+        value = (self._entered, tuple(self._further), LayerCalls(self._calls, self._dtypes, twice))
         self._calls = []
         return self._forward(value)
 
@@ -292,6 +305,12 @@ class _Calling:
             self._further.append(tensor if integers is None else tensor.view(integers))
             self._kept.append(tensor)  # its id stays its own
         return self._numbers[id(tensor)]
+
+
+def _memory(tensor: torch.Tensor | None) -> int | None:
+    """Return the address of a tensor's memory; None of one that has none of its own, as a DTensor."""
+    is_plain = type(tensor) is torch.Tensor or isinstance(tensor, nn.Parameter)
+    return tensor.untyped_storage().data_ptr() if is_plain and tensor is not None else None
 
 
 class _Between(torch.Tensor):
