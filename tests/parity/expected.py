@@ -153,7 +153,9 @@ REFUSALS: tuple[Refusal, ...] = (
         ("none_everywhere", "none_on_one_rank", "none_last", "none_first"),
         "and a pipeline runs its stages in every step: call net once per step",
     ),
-    Refusal(("pipeline",), ("variable_lengths",), "for another: give all samples of a batch one shape"),
+    Refusal(
+        ("pipeline",), ("variable_lengths",), "for another: give all parts of a batch the same arguments"
+    ),
     Refusal(("pipeline",), ("gradient_penalty",), "choose ddp for gradient penalties"),
     Refusal(("pipeline",), ("weight_penalty", "partial_forward"), "that are on another rank: use the output"),
     Refusal(

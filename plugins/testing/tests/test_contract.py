@@ -105,4 +105,4 @@ def test_outcomes_are_kept_in_the_file(pytest_output: tuple[str, list[dict[str, 
     assert found[0] == ("cpu", "made_without_arguments", "passed")
     assert ("Speechless", "made_without_arguments", "waived") in found
     assert ("Speechless", "made_without_arguments", "failed") in found
-    assert len(found) == 15
+    assert len(found) == 27

@@ -198,7 +198,6 @@ def _calls(layers: Sequence[nn.Module], calls: Sequence[Callable[..., Any] | Non
 
 def _set_calls(layers: Sequence[nn.Module], calls: Sequence[Callable[..., Any] | None]) -> None:
     for layer, call in zip(layers, calls):
-        # patch: pipelined layers
         set_own_call(layer, call)
 
 

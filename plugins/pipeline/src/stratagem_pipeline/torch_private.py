@@ -57,4 +57,5 @@ def set_own_call(module: nn.Module, call: Callable[..., Any] | None) -> None:
     if call is None:
         module.__dict__.pop("_compiled_call_impl", None)
     else:
+        # patch: pipelined layers
         module.__dict__["_compiled_call_impl"] = call

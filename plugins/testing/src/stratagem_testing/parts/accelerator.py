@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from stratagem import Availability
 from stratagem.sdk.selection import PRECISIONS
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import AcceleratorSubject
+from stratagem_testing.workers import RankError
 
 if TYPE_CHECKING:
     from stratagem import Accelerator
@@ -132,6 +134,17 @@ def _try_precisions(subject: AcceleratorSubject) -> None:
         expect(bool((product == 4).all()), f"under {name} a product of ones is {product[0, 0].item()}")
 
 
+def _with_streams(subject: AcceleratorSubject, function: Callable[[AcceleratorSubject], None]) -> None:
+    """Call a function in a process of its own, if there is such a device, and it has streams."""
+    _there(subject)
+    try:
+        subject.alone(function)
+    except RankError as error:
+        if isinstance(error.error, NotApplicable):
+            raise error.error from None
+        raise
+
+
 def _asynchronous(subject: AcceleratorSubject) -> torch.device:
     """Return the device, as the current one.
 
@@ -152,8 +165,7 @@ def _asynchronous(subject: AcceleratorSubject) -> torch.device:
 @check(world_sizes=(1,))
 def check_synchronizes(subject: AcceleratorSubject) -> None:
     """Once it is synchronised, host memory that was copied from may change, and what was copied to it is there."""
-    _there(subject)
-    subject.alone(_copy_without_waiting)
+    _with_streams(subject, _copy_without_waiting)
 
 
 def _copy_without_waiting(subject: AcceleratorSubject) -> None:
@@ -174,8 +186,7 @@ def _copy_without_waiting(subject: AcceleratorSubject) -> None:
 @check(world_sizes=(1,))
 def check_streams(subject: AcceleratorSubject) -> None:
     """A stream that waits for another one, or for its event, reads what that one has written."""
-    _there(subject)
-    subject.alone(_wait_between_streams)
+    _with_streams(subject, _wait_between_streams)
 
 
 def _wait_between_streams(subject: AcceleratorSubject) -> None:
@@ -210,8 +221,7 @@ def _squared(value: torch.Tensor) -> torch.Tensor:
 @check(world_sizes=(1,))
 def check_recorded_memory(subject: AcceleratorSubject) -> None:
     """Memory that another stream uses by `record_stream` isn't taken again before that stream is done."""
-    _there(subject)
-    subject.alone(_free_while_it_is_read)
+    _with_streams(subject, _free_while_it_is_read)
 
 
 def _free_while_it_is_read(subject: AcceleratorSubject) -> None:
@@ -237,8 +247,7 @@ def _free_while_it_is_read(subject: AcceleratorSubject) -> None:
 @check(world_sizes=(1,))
 def check_event_times(subject: AcceleratorSubject) -> None:
     """Events are in the order of their stream, have times, and are done once they were waited for."""
-    _there(subject)
-    subject.alone(_time_by_events)
+    _with_streams(subject, _time_by_events)
 
 
 def _time_by_events(subject: AcceleratorSubject) -> None:
