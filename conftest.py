@@ -45,6 +45,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Register the device sim before any test: torch counts devices in the first backward of a process, once."""
+    if "sim" in (session.config.option.markexpr or ""):
+        from stratagem_sim.build import is_built
+        from stratagem_sim.device import load
+
+        if is_built():
+            load()
+
+
 def _part(text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
     return int(number), int(count)
