@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from language_models import LanguageModel
@@ -291,15 +291,23 @@ class NotingLayer(Layer):
 class Noting(Listed):
     """Its layers share a dict, which each of them changes."""
 
+    first_notes: ClassVar[dict[str, Any]] = {}
+
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(NotingLayer() for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        keep, y, notes = x[:, :1] > 0, self.before(x), {}
+        keep, y, notes = x[:, :1] > 0, self.before(x), dict(self.first_notes)
         for block in self.blocks:
             y = block(y, keep, bias=self.bias, scales=(self.scale, 0.1), notes=notes)
         return self.after(y)
+
+
+class Counting(Noting):
+    """The dict has what they change from the beginning."""
+
+    first_notes: ClassVar[dict[str, Any]] = {"count": 0}
 
 
 class Beginning(nn.Module):
@@ -371,6 +379,7 @@ KINDS = {
         Hooked,
         Keeping,
         Noting,
+        Counting,
         Skipping,
         InPlace,
         Hooking,

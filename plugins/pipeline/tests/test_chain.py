@@ -98,6 +98,7 @@ REFUSED = {
     "Hooking": r"the step registers forward hooks on layers of net.blocks \(Linear 'linear'\)",
     "Keeping": r"KeepingLayer 'net.blocks.\d' keeps a tensor of its forward as 'penalties'",
     "Noting": r"net.blocks\[0\] changes a list or a dict that it is called with",
+    "Counting": r"net.blocks\[0\] changes a list or a dict that it is called with",
     "InPlace": r"net.blocks\[0\] changes its activations in place, which other layers are called with, too",
     "Branched": "give all parts of a batch the same arguments, in the same shapes|follow from the batch's shape",
 }

@@ -77,23 +77,6 @@ class LayerCalls:
         )
         return given
 
-    def refuse_changed(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-        """Refuse what a layer did to lists and dicts that it was called with: other ranks' layers don't see it.
-
-        Raises:
-            DataError: names the layer.
-        """
-        expected, leaves = self._calls[index]
-        structure, now = flattened((args, kwargs))
-        if structure != expected or any(
-            isinstance(after, torch.Tensor) != isinstance(before, _Numbered)
-            for after, before in zip(now, leaves)
-        ):
-            raise DataError(
-                f"{name} changes a list or a dict that it is called with, and in a pipeline other layers have their "
-                "own: let layers hand on what they compute in the tensor that they return, or choose ddp or fsdp"
-            )
-
     def _value(
         self, leaf: _Numbered, activations: torch.Tensor, further: Sequence[torch.Tensor]
     ) -> torch.Tensor:
@@ -169,20 +152,35 @@ class Chain(ForwardInterceptor):
         activations, further, calls = value
         number = self._numbers[layer]
         args, kwargs = calls.arguments(number, activations, further)
-        version = tensor_version(activations)
+        version, given = tensor_version(activations), flattened((args, kwargs))
         output = layer(*args, **kwargs)
         if number == 0 and calls.enters_twice and tensor_version(activations) != version:
             raise DataError(
                 f"{self.name}[0] changes its activations in place, which other layers are called with, too, and in a "
                 "pipeline these have what they were before: let it return others"
             )
-        calls.refuse_changed(number, args, kwargs, f"{self.name}[{number}]")
+        _refuse_changed(given, flattened((args, kwargs)), f"{self.name}[{number}]")
         if not isinstance(output, torch.Tensor):
             raise DataError(
                 f"{self.name}[{number}] returns a {type(output).__name__}, and layers of an nn.ModuleList return one "
                 "tensor in a pipeline: let it do so, or put the layers into an nn.Sequential"
             )
         return output if number + 1 == len(self._layers) else (output, further, calls)
+
+
+def _refuse_changed(
+    before: tuple[Structure, list[Any]], after: tuple[Structure, list[Any]], name: str
+) -> None:
+    """Refuse what a layer did to lists and dicts that it was called with: other ranks' layers don't see it.
+
+    Raises:
+        DataError: names the layer.
+    """
+    if before[0] != after[0] or any(new is not old for old, new in zip(before[1], after[1])):
+        raise DataError(
+            f"{name} changes a list or a dict that it is called with, and in a pipeline other layers have their own: "
+            "let layers hand on what they compute in the tensor that they return, or choose ddp or fsdp"
+        )
 
 
 @contextmanager
