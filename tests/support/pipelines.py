@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from language_models import LanguageModel, llama
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe, Trained
-from stratagem_testing.trained import RecipeModule, train
+from stratagem_testing.same import expect_same
+from stratagem_testing.trained import RecipeModule, naming, plainly, train
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -125,6 +127,21 @@ class Skipping(Recipe):
 
     def net(self) -> nn.Module:
         return seeded(Skips)
+
+
+def two_stages(folder: Path) -> StrategySubject:
+    """Return `pipeline` on two ranks, which share one copy."""
+    return StrategySubject("pipeline", world_size=2, options=OPTIONS, data_ranks=one_copy, folder=str(folder))
+
+
+def expect_plain(
+    subject: StrategySubject, recipe: Recipe, options: list[dict[str, Any]], tolerance: float = 2e-6
+) -> None:
+    """Train a recipe with each of some options, and expect the numbers of plain torch."""
+    by_rank = subject.run(train_under, recipe, options)
+    for index, each in enumerate(options):
+        with naming((recipe, each)):
+            expect_same([trained[index] for trained in by_rank], plainly(recipe, subject.shares()), tolerance)
 
 
 def train_under(subject: StrategySubject, recipe: Recipe, options: Sequence[dict[str, Any]]) -> list[Trained]:

@@ -6,26 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from live_ddp import ready, runtime
 from step_traffic import Layers, inputs, sent
 from torch import Tensor, nn
 
 from stratagem import Runtime
 from stratagem.errors import ConfigError, WorkerError
-
-
-def runtime(**options: Any) -> Runtime:
-    return Runtime(
-        strategy="ddp",
-        accelerator="cpu",
-        devices=2,
-        check_replicas_every=0,
-        strategy_options={"start_method": "fork", "timeout_s": 60, **options},
-    )
-
-
-def ready(live: Runtime, net: nn.Module) -> tuple[Any, Any]:
-    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    return module, optimizer
 
 
 def penalty(live: Runtime, net: nn.Module) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from live_ddp import ready, runtime
 from step_traffic import WIDTH, Layers, inputs, sent
 from torch import Tensor, nn
 
@@ -18,21 +19,6 @@ LOCAL_SGD = {
     "ddp_comm_state": {"start_localSGD_iter": 0},
     "model_averaging_period": 9,
 }
-
-
-def runtime(**options: Any) -> Runtime:
-    return Runtime(
-        strategy="ddp",
-        accelerator="cpu",
-        devices=2,
-        check_replicas_every=0,
-        strategy_options={"start_method": "fork", "timeout_s": 60, **options},
-    )
-
-
-def ready(live: Runtime, net: nn.Module) -> tuple[Any, Any]:
-    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    return module, optimizer
 
 
 def loss_of(live: Runtime, module: Any) -> Tensor:

@@ -9,28 +9,16 @@ from typing import Any
 import pytest
 from language_models import LanguageModel
 from listed_models import ListedLayers, PaddedModel, plain_twice, train_twice
-from pipelines import OPTIONS, one_copy, train_late, train_under, two_copies
+from pipelines import expect_plain, train_late, train_under, two_copies, two_stages
 from stratagem_testing import StrategySubject
-from stratagem_testing.recipe import Recipe
 from stratagem_testing.same import expect_close, expect_same
-from stratagem_testing.trained import naming, plainly
+from stratagem_testing.trained import plainly
 from stratagem_testing.workers import RankError
 
 
 @pytest.fixture
 def subject(tmp_path: Path) -> StrategySubject:
-    return StrategySubject(
-        "pipeline", world_size=2, options=OPTIONS, data_ranks=one_copy, folder=str(tmp_path)
-    )
-
-
-def expect_plain(
-    subject: StrategySubject, recipe: Recipe, options: list[dict[str, Any]], tolerance: float = 2e-6
-) -> None:
-    by_rank = subject.run(train_under, recipe, options)
-    for index, each in enumerate(options):
-        with naming((recipe, each)):
-            expect_same([trained[index] for trained in by_rank], plainly(recipe, subject.shares()), tolerance)
+    return two_stages(tmp_path)
 
 
 def test_arguments_of_every_kind(subject: StrategySubject) -> None:

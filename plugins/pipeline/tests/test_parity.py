@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from pipelines import (
-    OPTIONS,
     KeepingSurrounded,
     KeepingTied,
     Logits,
@@ -20,33 +19,21 @@ from pipelines import (
     StackedLlama,
     Surrounded,
     Tied,
-    one_copy,
+    expect_plain,
     train_late,
-    train_under,
     two_copies,
+    two_stages,
 )
 from stratagem_pipeline.schedules import SCHEDULES
 from stratagem_testing import StrategySubject
-from stratagem_testing.recipe import Recipe
 from stratagem_testing.same import expect_same
-from stratagem_testing.trained import naming, plainly
+from stratagem_testing.trained import plainly
 from torch.nn import functional as F
 
 
 @pytest.fixture
 def subject(tmp_path: Path) -> StrategySubject:
-    return StrategySubject(
-        "pipeline", world_size=2, options=OPTIONS, data_ranks=one_copy, folder=str(tmp_path)
-    )
-
-
-def expect_plain(
-    subject: StrategySubject, recipe: Recipe, options: list[dict[str, Any]], tolerance: float = 2e-6
-) -> None:
-    by_rank = subject.run(train_under, recipe, options)
-    for index, each in enumerate(options):
-        with naming(each):
-            expect_same([trained[index] for trained in by_rank], plainly(recipe, subject.shares()), tolerance)
+    return two_stages(tmp_path)
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.long)])
