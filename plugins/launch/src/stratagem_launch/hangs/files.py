@@ -45,6 +45,11 @@ class RankFiles:
         """File of torch's flight recorder."""
         return self._path("collectives")
 
+    @property
+    def reported(self) -> str:
+        """There once the rank has reported the hang for all."""
+        return self._path("reported")
+
     def _path(self, what: str) -> str:
         return os.path.join(self.folder, f"{what}.{self.rank}.{self.pid}")
 

@@ -14,11 +14,12 @@ import struct
 import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 from stratagem_launch.guard import can_answer
 from stratagem_launch.hangs.abort import call_on_abort
-from stratagem_launch.hangs.files import RankFiles, beats_in, write_whole
+from stratagem_launch.hangs.files import Beat, RankFiles, beats_in, write_whole
 from stratagem_launch.restart_states import LAUNCH_VARIABLE
 from stratagem_launch.torch_private import recorded_collectives
 
@@ -29,7 +30,7 @@ DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 """Makes a process write its Python stacks, even one that never lets go of the interpreter's lock."""
 _POLL_S = 0.25
 _PEERS_S = 10.0
-"""How long a rank that is aborted waits at most for what the others know; one that is busy answers late."""
+"""How long a rank that ends waits at most for what others leave or report; one that is busy answers late."""
 _SETTLE_S = 1.5
 """How long ranks without a launcher wait for what the others write."""
 
@@ -61,6 +62,8 @@ class Heartbeat:
 
     def __enter__(self) -> Self:
         os.makedirs(self._folder, exist_ok=True)
+        if not self._is_watched:
+            self._forget_former_runs()
         self._stacks = open(self._files.stacks, "w")
         if DUMP_SIGNAL is not None:
             faulthandler.register(DUMP_SIGNAL, self._stacks, all_threads=True)
@@ -103,6 +106,13 @@ class Heartbeat:
         if not (self._is_watched and self._until_exit):
             self.end()
 
+    def _forget_former_runs(self) -> None:
+        """Remove the notes that a former process of this rank has left, since it ended by a hang."""
+        for beat in beats_in(self._folder):
+            if beat.rank == self._rank and beat.files.pid != self._files.pid:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(beat.files.note)
+
     def _serve(self) -> None:
         seen, since = -1, time.monotonic()
         while not self._ended.wait(_POLL_S):
@@ -117,7 +127,13 @@ class Heartbeat:
             if self._count != seen:
                 seen, since = self._count, now
             elif now - since > self._timeout_s:
-                self._end_all()
+                try:
+                    self._report_for_all()
+                except Exception:
+                    traceback.print_exc()  # the process has to end all the same
+                for child in multiprocessing.active_children():
+                    child.kill()  # a data loader's worker that is stuck would stay
+                os._exit(1)
 
     def _leave_collectives(self) -> None:
         with contextlib.suppress(Exception):  # a torch without it, or built without distributed
@@ -150,17 +166,27 @@ class Heartbeat:
         ):
             time.sleep(0.02)
 
-    def _end_all(self) -> None:
-        """Without a launcher: leave what this rank knows; the lowest rank that could reports, and all end."""
+    def _report_for_all(self) -> None:
+        """Without a launcher: leave what this rank knows; the lowest rank that could do so reports."""
         from stratagem_launch.hangs.report import report_hang
 
         faulthandler.cancel_dump_traceback_later()
         self._leave_what_is_known()
         time.sleep(_SETTLE_S if self._world_size > 1 else 0.0)
         there = [beat for beat in beats_in(self._folder) if os.path.exists(beat.files.collectives)]
-        if self._rank == min((beat.rank for beat in there), default=self._rank):
+        reporter = min(there, key=lambda beat: beat.rank, default=None)
+        if reporter is None or reporter.rank == self._rank:
             verdict = report_hang(beats_in(self._folder), self._timeout_s, {})
             print(f"Error: {verdict.sentence}", file=sys.stderr, flush=True)
-        for child in multiprocessing.active_children():
-            child.kill()  # a data loader's worker that is stuck would stay
-        os._exit(1)
+            write_whole(self._files.reported, b"")
+        else:
+            self._await_report(reporter)
+
+    def _await_report(self, reporter: Beat) -> None:
+        """Stay until another rank has reported: the elastic agent would end it as soon as this one has ended."""
+        is_here = reporter.host == socket.gethostname()
+        deadline = time.monotonic() + _PEERS_S
+        while time.monotonic() < deadline and not os.path.exists(reporter.files.reported):
+            if is_here and not can_answer(reporter.files.pid):
+                return
+            time.sleep(0.02)
