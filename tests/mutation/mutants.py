@@ -104,7 +104,12 @@ def _places(source: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _mutant(path: str, source: str, operator: str, occurrence: int, line: int) -> Mutant | None:
-    mutated = mutate_code(source, get_operator(operator)(), occurrence)
+    try:
+        mutated = mutate_code(source, get_operator(operator)(), occurrence)
+    except (
+        AttributeError
+    ):  # cosmic-ray can't replace a dotted name in `except (json.JSONDecodeError, OSError)`
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

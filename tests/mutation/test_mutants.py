@@ -51,6 +51,12 @@ def changes(**how: int) -> list[tuple[str, str]]:
     return [(mutant.before, mutant.after) for mutant in mutants_of({"m.py": SOURCE}, **settings)]  # type: ignore[arg-type]
 
 
+def test_dotted_names_of_several_exceptions_are_left_as_they_are() -> None:
+    source = "try:\n    call()\nexcept (json.JSONDecodeError, OSError):\n    pass\n"
+    mutants = mutants_of({"m.py": source}, None, 0)
+    assert "except (json.JSONDecodeError, CosmicRayTestingException):" in {each.after for each in mutants}
+
+
 def test_types_and_texts_are_left_as_they_are() -> None:
     mutated = changes()
     assert {before.strip() for before, _ in mutated} == {

@@ -153,19 +153,22 @@ def test_when_it_is_constructed_again(unused: bool, expected: list[bool]) -> Non
     assert runtime(find_unused_parameters=unused).launch(follows, quiet=True) == expected
 
 
+class Breaks(torch.autograd.Function):
+    """Passes its input on, and raises in the backward."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        raise ArithmeticError("in backward")
+
+
 def after_an_error(live: Runtime, layer: str, keeps: bool) -> list[Any]:
     """Raise on both ranks where a backward comes to the outputs of a layer, then train on."""
     net = Layers()
     module, optimizer = ready(live, net)
-
-    class Breaks(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(context: Any, gradient: Tensor) -> Tensor:
-            raise ArithmeticError("in backward")
 
     handle = getattr(net, layer).register_forward_hook(lambda module, args, output: Breaks.apply(output))
     with pytest.raises(ArithmeticError):
@@ -191,6 +194,29 @@ def test_training_goes_on_after_an_error_in_a_backward(layer: str, keeps: bool) 
     torch.testing.assert_close(first, 2 * mean if keeps else mean)
     assert torch.equal(first, second)
     assert torch.equal(weight, other)
+
+
+def step_after_an_error(live: Runtime, forwards: int) -> list[Any]:
+    """Step by what a broken backward left; return this rank's own gradient of it, and the weights."""
+    net = Layers()
+    module, optimizer = ready(live, net)
+    handle = net.first.register_forward_hook(lambda module, args, output: Breaks.apply(output))
+    with pytest.raises(ArithmeticError):
+        live.backward(module(inputs(live.rank)).square().mean())
+    handle.remove()
+    own = net.second.bias.grad.clone()
+    for _ in range(forwards):
+        module(inputs(live.rank))
+    optimizer.step()
+    return live.collectives.gather_objects((own, net.second.bias.detach()))
+
+
+@pytest.mark.parametrize("forwards", [0, 1])
+def test_a_step_averages_what_a_broken_backward_left(forwards: int) -> None:
+    (one, first), (other, second) = runtime().launch(step_after_an_error, forwards, quiet=True)
+    assert not torch.equal(one, other)
+    torch.testing.assert_close(first, Layers().second.bias.detach() - 0.1 * (one + other) / 2)
+    assert torch.equal(first, second)
 
 
 def complaints(live: Runtime) -> list[str]:

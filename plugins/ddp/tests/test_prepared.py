@@ -182,9 +182,11 @@ def steps_apart(live: Runtime) -> list[bool]:
 
 
 def test_a_step_of_two_optimizers_counts_once_for_local_sgd() -> None:
-    seen = runtime(check_replicas_every=1, **LOCAL_SGD).launch(steps_apart, quiet=True)
-    # Two steps on averaged gradients, one whose weights are averaged, then two out of three on the ranks' own.
-    assert seen == [False, False, False, True, True, False, True, True, False]
+    # An even period: with an odd one, every second of twice as many counts would average after the same steps.
+    options = {**LOCAL_SGD, "model_averaging_period": 4}
+    seen = runtime(check_replicas_every=1, **options).launch(steps_apart, quiet=True)
+    # Two steps on averaged gradients, one whose weights are averaged, then three out of four on the ranks' own.
+    assert seen == [False, False, False, True, True, True, False, True, True]
 
 
 def local_after_a_load(live: Runtime, path: str, is_first: bool) -> list[bool]:

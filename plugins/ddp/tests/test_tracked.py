@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,80 @@ def test_a_change_within_a_window_keeps_the_gradients_of_earlier_micro_batches(i
     else:
         torch.testing.assert_close(first, (one + other) / 2)
         assert torch.equal(first, second)
+
+
+def part_of_a_window(module: Any, index: int, rank: int) -> Tensor:
+    loss: Tensor = module(inputs(10 * index + rank)).square().mean()
+    return loss
+
+
+def weights_after_a_window(live: Runtime, synced: int) -> list[Any]:
+    """Step by three micro-batches, of which the first doesn't train a layer yet; one of them is synchronized."""
+    net = Layers()
+    net.second.requires_grad_(False)
+    module, optimizer = ready(live, net)
+    for index in range(3):
+        if index == 1:
+            net.second.requires_grad_(True)
+        with nullcontext() if index == synced else live.no_sync(module):
+            live.backward(part_of_a_window(module, index, live.rank))
+    optimizer.step()
+    return live.collectives.gather_objects([each.detach() for each in net.parameters()])
+
+
+@pytest.mark.parametrize("synced", [0, 1, 2])
+def test_a_window_within_which_a_layer_is_unfrozen_steps_as_one_process_does(synced: int) -> None:
+    first, second = runtime().launch(weights_after_a_window, synced, quiet=True)
+    net = Layers()
+    net.second.requires_grad_(False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for index in range(3):
+        if index == 1:
+            net.second.requires_grad_(True)
+        for rank in range(2):
+            (part_of_a_window(net, index, rank) / 2).backward()
+    optimizer.step()
+    torch.testing.assert_close(first, [each.detach() for each in net.parameters()])
+    assert all(map(torch.equal, first, second))
+
+
+def stepped_after_a_forward_alone(live: Runtime) -> list[Any]:
+    net = Layers()
+    net.second.requires_grad_(False)
+    module, optimizer = ready(live, net)
+    module(inputs(live.rank))  # it prepares a reduction, and no backward follows
+    net.second.requires_grad_(True)
+    with live.no_sync(module):
+        live.backward(loss_of(live, module))
+    own = net.second.bias.grad.clone()
+    optimizer.step()
+    return live.collectives.gather_objects((own, net.second.bias.detach()))
+
+
+def test_a_change_after_a_forward_that_had_no_backward() -> None:
+    (one, first), (other, second) = runtime().launch(stepped_after_a_forward_alone, quiet=True)
+    torch.testing.assert_close(first, Layers().second.bias.detach() - 0.1 * (one + other) / 2)
+    assert torch.equal(first, second)
+
+
+def stepped_after_a_frozen_forward(live: Runtime) -> list[Any]:
+    net = Layers()
+    module, optimizer = ready(live, net)
+    loss_of(live, module).backward()
+    net.zero_grad()
+    net.requires_grad_(False)
+    module(inputs(live.rank))
+    net.requires_grad_(True)
+    ((live.rank + 1) * net.second.bias.square().sum()).backward()
+    optimizer.step()
+    return live.collectives.gather_objects(net.second.bias.detach())
+
+
+def test_a_backward_after_a_forward_of_a_module_that_was_frozen_is_averaged() -> None:
+    first, second = runtime().launch(stepped_after_a_frozen_forward, quiet=True)
+    before = Layers().second.bias.detach()
+    torch.testing.assert_close(first, before - 0.1 * 1.5 * 2 * before)
+    assert torch.equal(first, second)
 
 
 def all_unfrozen_later(live: Runtime) -> list[Any]:

@@ -143,6 +143,8 @@ class DDPPrepared(TrackedGradients):
         averages = not self._tracked.is_abandoned
         if not self._tracked.follow():
             return
+        if self._gradients is not None:
+            self._gradients.expects_reduction = False  # the reducer that was to do it is gone
         if averages:
             self._note_average()
         self.module = self._tracked.module

@@ -171,10 +171,9 @@ class TrackedDDP:
 
     def is_reduced(self) -> bool:
         """Whether the reduction that the last forward prepared is finished, or none was begun."""
-        if self.ddp is None:
-            return True
         try:
-            check_finished(self.ddp)
+            if self.ddp is not None:
+                check_finished(self.ddp)
         except RuntimeError:
             return False
         return True
