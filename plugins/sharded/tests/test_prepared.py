@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ def test_an_optimizer_for_each_dtype_is_taken() -> None:
     assert runtime().launch(of_each_dtype, quiet=True) == ["torch.float32", "torch.float64"]
 
 
-def states(live: Runtime) -> Any:
+def states(live: Runtime, **how: Any) -> Any:
     net = Layers()
-    module, optimizer = live.setup(net, torch.optim.Adam(net.parameters(), lr=0.1))
+    module, optimizer = live.setup(net, torch.optim.Adam(net.parameters(), lr=0.1), **how)
     step(live, module, optimizer)
     (prepared,) = live._prepared
     names = sorted(name.split("/")[-2] for name in prepared.optimizer_tensors() if name.endswith("exp_avg"))
@@ -83,7 +84,13 @@ def test_each_parameters_states_are_with_one_rank_and_the_class_is_the_users() -
     assert of_rank_1 == [described, said]
     assert described == ["Adam"]
     assert "optimizer.state was read or changed under ddp_sharded" in said
-    assert runtime(devices=1).launch(states, quiet=True) == [(every, ["Adam"], len(every))]
+
+
+@pytest.mark.parametrize("how", [{}, {"accumulate": 2}], ids=str)
+def test_one_process_reads_all_states(how: dict[str, Any]) -> None:
+    """With `accumulate`, it gets an object of the runtime in the place of its optimizer."""
+    every = sorted(dict(Layers().named_parameters()))
+    assert runtime(devices=1).launch(partial(states, **how), quiet=True) == [(every, ["Adam"], len(every))]
 
 
 def changed_on_one_rank(live: Runtime) -> None:

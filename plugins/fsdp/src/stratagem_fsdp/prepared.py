@@ -26,7 +26,7 @@ class FSDPPrepared(UnitPrepared):
     Args:
         request: as the `setup` hook received it; its module has been sharded.
         sharded: what of it.
-        buffers: the strategy's option; None where it has none, which is as "equal".
+        buffers: the strategy's option, "equal" or "local".
     """
 
     strategy_name = "fsdp"
@@ -35,15 +35,11 @@ class FSDPPrepared(UnitPrepared):
         "which all parameters stay gathered throughout a step, or choose ddp"
     )
 
-    def __init__(self, request: SetupRequest, sharded: Sharded, buffers: str | None = None) -> None:
+    def __init__(self, request: SetupRequest, sharded: Sharded, buffers: str) -> None:
         roots = sharded.roots
         by_hand = request.loop.manual and request.loop.training
-        rank_buffers = RankBuffers(
-            request.original_module,
-            request.collectives,
-            local=buffers == "local",
-            has_option=buffers is not None,
-        )
+        is_local = buffers == "local"
+        rank_buffers = RankBuffers(request.original_module, request.collectives, local=is_local)
         super().__init__(
             request,
             request.module,
@@ -106,8 +102,6 @@ class FSDPPrepared(UnitPrepared):
         Averaging what is equal on all ranks already leaves it as it is, so that gradients may accumulate
         over several calls.
         """
-        if self._world_size == 1:
-            return
         trained = [each for each in self.sharded.whole if each.requires_grad and each.numel()]
         has_one = [parameter.grad is not None for parameter in trained]
         for flat in flattened_buckets(gradients_of_any(trained, has_one, self.device)):
