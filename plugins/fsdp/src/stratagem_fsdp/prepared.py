@@ -9,13 +9,14 @@ import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 from stratagem_sharding.equal_buffers import EqualBuffers
-from stratagem_sharding.rank_buffers import RankBuffers
 
 from stratagem import SetupRequest
 from stratagem_fsdp.unit_prepared import UnitPrepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from stratagem_sharding.rank_buffers import RankBuffers
 
     from stratagem_fsdp.sharding import Sharded
 
@@ -26,7 +27,7 @@ class FSDPPrepared(UnitPrepared):
     Args:
         request: as the `setup` hook received it; its module has been sharded.
         sharded: what of it.
-        buffers: the strategy's option, "equal" or "local".
+        rank_buffers: which buffers each rank keeps for itself.
     """
 
     strategy_name = "fsdp"
@@ -35,11 +36,9 @@ class FSDPPrepared(UnitPrepared):
         "which all parameters stay gathered throughout a step, or choose ddp"
     )
 
-    def __init__(self, request: SetupRequest, sharded: Sharded, buffers: str) -> None:
+    def __init__(self, request: SetupRequest, sharded: Sharded, rank_buffers: RankBuffers) -> None:
         roots = sharded.roots
         by_hand = request.loop.manual and request.loop.training
-        is_local = buffers == "local"
-        rank_buffers = RankBuffers(request.original_module, request.collectives, local=is_local)
         super().__init__(
             request,
             request.module,

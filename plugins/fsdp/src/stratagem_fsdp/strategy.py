@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
-from stratagem_sharding.rank_buffers import check_buffers
+from stratagem_sharding.rank_buffers import RankBuffers, check_buffers
 from stratagem_sharding.whole_steps import reason_despite_owners
 from stratagem_sharding.wrap_policy import Policy
 from torch import nn
@@ -148,7 +148,10 @@ class FSDPStrategy(DeferringStrategy):
         """Answer with a module in shards."""
         self._warn_of_ignored_options(request)
         construction = self.pop_deferred_init(request.original_module)
-        return FSDPPrepared(request, shard(request, self, construction), self.buffers)
+        sharded = shard(request, self, construction)
+        is_local = self.buffers == "local"
+        rank_buffers = RankBuffers(request.original_module, request.collectives, local=is_local)
+        return FSDPPrepared(request, sharded, rank_buffers)
 
     def _warn_of_ignored_options(self, request: SetupRequest) -> None:
         notes = options.ignored_option_warnings(

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from stratagem_fsdp import FSDPPrepared, Sharded
+from stratagem_sharding.rank_buffers import RankBuffers
 from stratagem_sharding.whole_tensors import on_shards
 from torch.distributed.tensor import DTensor
 
@@ -46,7 +47,8 @@ class ComposedPrepared(FSDPPrepared):
         self, request: SetupRequest, sharded: Sharded, axes: Sequence[Axis], steps: Sequence[AxisSteps]
     ) -> None:
         self._axes, self._axis_steps = tuple(axes), tuple(steps)
-        super().__init__(request, sharded)
+        rank_buffers = RankBuffers(request.original_module, request.collectives, has_option=False)
+        super().__init__(request, sharded, rank_buffers)
         has_shards = any(isinstance(each, DTensor) for each in self.original_module.parameters())
         self.leaves_module_sharded = has_shards and self._world_size > 1
         self._completing = [each for each in self._axis_steps if each.has_gradients_to_complete]
