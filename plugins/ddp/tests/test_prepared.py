@@ -157,6 +157,22 @@ def test_a_checkpoint_compares_buffers_whenever_it_is_written(tmp_path: Path) ->
     assert runtime(buffers="local").launch(drifted, str(tmp_path / "c"), quiet=True) == [17, 18]
 
 
+def forwards_after_a_drift(live: Runtime, trains: bool) -> None:
+    net = DriftsAt(forward=2)
+    module, _ = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    module(inputs(live.rank))
+    with torch.set_grad_enabled(trains):
+        for _ in range(2):
+            module(inputs(live.rank))
+
+
+def test_training_forwards_compare_buffers() -> None:
+    """Other forwards may run on some ranks alone."""
+    with pytest.raises(DataError, match="buffer 'seen' differs between ranks 0 and 1"):
+        runtime().launch(forwards_after_a_drift, True, quiet=True)
+    runtime().launch(forwards_after_a_drift, False, quiet=True)
+
+
 LOCAL_SGD = {
     "ddp_comm_hook": "post_local_sgd",
     "ddp_comm_state": {"start_localSGD_iter": 2},

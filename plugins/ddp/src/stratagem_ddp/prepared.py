@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -97,7 +98,7 @@ class DDPPrepared(TrackedGradients):
         refuse_unfit(request, self.optimizers, self._hook_state)
         self._refuse_unfit = partial(refuse_unfit, request, self.optimizers, self._hook_state)
         self._local = local_sgd(strategy, self._replica, self._hook_state, request.collectives)
-        self._windows = 0
+        self._windows = count()  # they name windows, the same on all ranks
         self._has_loss = False
         self._expects_reduction = False
         """Whether a forward has prepared a reduction since the last backward."""
@@ -129,9 +130,9 @@ class DDPPrepared(TrackedGradients):
                 self._has_loss = self.backward_of(output, divisor) or self._has_loss
             return output
         output = self.forward(*args)
-        self._windows += 1
+        window = next(self._windows)
         if not self.backward_of(output, divisor):
-            self._reduce_without_loss()
+            self._reduce_without_loss(window)
         self._tracked.check_reduced()
         self._has_loss = False
         return output
@@ -156,14 +157,14 @@ class DDPPrepared(TrackedGradients):
                 parameter for parameter in self._replica.parameters() if parameter.requires_grad
             )
 
-    def _reduce_without_loss(self) -> None:
+    def _reduce_without_loss(self, window: int) -> None:
         """Reduce what this window's other micro-batches left; leave no gradient where no rank had a loss."""
         if self._has_loss:
             self._tracked.reduce_without_loss(super().backward)
             self._note_average()
             return
         # Sent before the reduction, which no rank finishes before all have come to it, and read after it.
-        name, size = self._group_without_loss()
+        name, size = self._group_without_loss(window)
         self._exchange.announce(name)
         state = self._hook_state
         forget = state.rollback() if isinstance(state, PowerSGDMemory) else None
@@ -176,10 +177,10 @@ class DDPPrepared(TrackedGradients):
         if forget is not None:
             forget()
 
-    def _group_without_loss(self) -> tuple[str, int]:
-        """Return a name for this window among the ranks that average their gradients, and how many these are."""
+    def _group_without_loss(self, window: int) -> tuple[str, int]:
+        """Return a name for a window among the ranks that average their gradients, and how many these are."""
         state, world_size, rank = self._hook_state, self._collectives.world_size, self._collectives.rank
-        name = f"none/{self._windows}"
+        name = f"none/{window}"
         if not isinstance(state, PostLocalSGDState) or state.iter < state.start_localSGD_iter:
             return name, world_size
         size = dist.get_world_size(state.subgroup) if state.post_local_gradient_allreduce else 1
