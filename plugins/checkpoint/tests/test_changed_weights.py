@@ -113,6 +113,7 @@ def test_missing_and_unexpected_are_reported(path: str) -> None:
             {"rename": {"backbone.": "body."}},
             "no tensor in .* begins with 'backbone.', which is to be renamed",
         ),
+        ({"classes": 1}, {"strict": False}, r"head.weight is \(2, 4\) there and \(1, 4\) here"),
         ({}, {"rename": {"body.": "head."}}, "would both be 'head.weight'"),
         ({}, {"rename": {"": "x."}, "strict": False}, "have no tensor in common: it has x.body"),
     ],

@@ -88,7 +88,7 @@ def test_state_and_rank_state_come_back(checkpointer, tmp_path):
     assert reader.state[7] == b"\x00\xff"
     assert torch.equal(reader.state["rng"][1], torch.arange(3))
     assert torch.equal(reader.rank_state(0)["torch"], generator)
-    assert reader.rank_state(1) is None
+    assert [reader.rank_state(rank) for rank in (-1, 1, 2)] == [None] * 3
     assert reader.world_size == 1
 
 

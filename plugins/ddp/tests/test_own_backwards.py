@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,6 +152,30 @@ def follows(live: Runtime) -> list[bool]:
 )
 def test_when_it_is_constructed_again(unused: bool, expected: list[bool]) -> None:
     assert runtime(find_unused_parameters=unused).launch(follows, quiet=True) == expected
+
+
+def follows_loads(live: Runtime, folder: str) -> list[bool]:
+    """Return, load by load, whether DistributedDataParallel was constructed again before the next forward."""
+    net = Layers()
+    module, _ = ready(live, net)
+    (prepared,) = live._prepared
+
+    def constructs(checkpoint: str) -> bool:
+        live.load(f"{folder}/{checkpoint}")
+        before = prepared._tracked.ddp
+        live.backward(module(inputs(live.rank)).square().mean())
+        return prepared._tracked.ddp is not before
+
+    live.save(f"{folder}/first")
+    seen = [constructs("first")]
+    live.backward(module(inputs(live.rank)).square().mean())
+    live.save(f"{folder}/later")
+    return [*seen, constructs("first"), constructs("later")]
+
+
+def test_a_load_constructs_again_where_buckets_are_arranged_otherwise(tmp_path: Path) -> None:
+    """The first backward arranges buckets: a run that goes back to its beginning has to do so again."""
+    assert runtime().launch(follows_loads, str(tmp_path), quiet=True) == [False, True, True]
 
 
 class Breaks(torch.autograd.Function):

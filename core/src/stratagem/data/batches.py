@@ -89,8 +89,9 @@ def _copied_beside(batch: Any, stream: torch.Stream) -> Any:
         if not is_plain or tensor.device.type != "cpu":
             return tensor.to(device, non_blocking=True)
         with stream:
-            copies.append(tensor.to(device, non_blocking=True))
-        return copies[-1]
+            copied = tensor.to(device, non_blocking=True)
+        copies.append(copied)
+        return copied
 
     result = _moved_by(copy, batch, device)
     if copies:
