@@ -178,6 +178,23 @@ def test_a_load_constructs_again_where_buckets_are_arranged_otherwise(tmp_path: 
     assert runtime().launch(follows_loads, str(tmp_path), quiet=True) == [False, True, True]
 
 
+def gradients_over_a_load(live: Runtime, folder: str) -> list[Any]:
+    net = Layers()
+    module, _ = ready(live, net)
+    for _ in range(2):
+        live.backward(module(inputs(live.rank)).square().mean())
+    live.save(f"{folder}/saved")
+    before = net.first.weight.grad.clone()
+    live.load(f"{folder}/saved")
+    module(inputs(live.rank))
+    return live.collectives.gather_objects((before, net.first.weight.grad))
+
+
+def test_a_load_leaves_gradients_as_they_are(tmp_path: Path) -> None:
+    for before, after in runtime().launch(gradients_over_a_load, str(tmp_path), quiet=True):
+        torch.testing.assert_close(after, before)
+
+
 class Breaks(torch.autograd.Function):
     """Passes its input on, and raises in the backward."""
 

@@ -229,3 +229,24 @@ def test_an_epoch_without_batches_has_none_left(numbers, alone):
     source = source_of(DataLoader(numbers(2), batch_size=3, drop_last=True), alone)
     assert source.length == 0
     assert source.done_after_resume(source.state(0, 0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "world_size", "how", "last"),
+    [
+        (37, 2, {"batch_size": 4}, 3),  # 19 on each rank
+        (40, 2, {"batch_size": 4}, 4),
+        (3, 2, {"batch_size": 4}, 2),
+        (37, 2, {"batch_size": 4, "drop_last": True}, 4),
+        (37, 1, {"batch_size": None}, 1),
+    ],
+)
+def test_how_many_samples_the_last_batch_of_each_rank_has(ranks, numbers, length, world_size, how, last):
+    def source(collectives):
+        loader = DataLoader(numbers(length), **how)
+        return ShardedSource(loader, loader_order(loader), collectives, 1)
+
+    for each in ranks(world_size, source):
+        assert each.last_batch_size == last
+        *_, batch = each.open(0, 0, None)
+        assert batch.numel() == last

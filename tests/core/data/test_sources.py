@@ -131,9 +131,15 @@ def test_torchdata_s_loader_over_map_style_data_is_shared_out(numbers, alone):
     assert [sample for batch in data.epoch(4, 2) for sample in batch.tolist()] == list(order)[6:]
 
 
-def test_a_stateful_loader_at_another_world_size_is_read_from_its_beginning(alone):
-    state = {**TrainData(Tape(), collectives=alone, seed=0).state(0, 2), "world_size": 2}
-    assert list(TrainData(Tape(), collectives=alone, seed=0).epoch(0, 2, state)) == [3, 4, 5]
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_stateful_loader_at_another_world_size_is_read_from_its_beginning(ranks, before, after):
+    def made(world_size):
+        return ranks(world_size, lambda collectives: StatefulSource(Tape(), collectives, 0))
+
+    first, *_ = made(before)
+    list(itertools.islice(first.open(0, 0, None), 4))
+    state = first.state(0, 2)
+    assert [list(each.open(0, 2, state)) for each in made(after)] == [[3, 4, 5]] * after
 
 
 # Of every source ---------------------------------------------------------------------------------------
