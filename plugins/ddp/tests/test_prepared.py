@@ -231,6 +231,43 @@ def test_local_sgd_begins_again_with_another_strategys_checkpoint(tmp_path: Path
     assert resumed == [False, False, False, True]
 
 
+def test_a_run_of_one_process_counts_its_steps_for_local_sgd(tmp_path: Path) -> None:
+    """More ranks go on where it was, after its warm-up."""
+    path = str(tmp_path / "c")
+    runtime(devices=1, **LOCAL_SGD).launch(resumed_locally, path, True, quiet=True)
+    # The fourth and fifth step are on the ranks' own gradients, and after the sixth weights are averaged.
+    resumed = runtime(**LOCAL_SGD).launch(local_after_a_load, path, False, quiet=True)
+    assert resumed == [True, True, False, True]
+
+
+def saved_apart(live: Runtime, path: str) -> list[Any]:
+    """Return whether a save changes what a rank has, and each rank's weights and momenta."""
+    net = Layers()
+    module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5))
+
+    def own() -> list[Tensor]:
+        momentum = optimizer.state[net.first.weight]["momentum_buffer"]
+        return [net.first.weight.detach().clone(), momentum.clone()]
+
+    for _ in range(4):
+        live.backward(module(inputs(live.rank)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+    before = own()
+    live.save(path)
+    return live.collectives.gather_objects((before, own()))
+
+
+def test_a_checkpoint_of_averages_leaves_each_rank_its_own(tmp_path: Path) -> None:
+    (first, after_first), (second, after_second) = runtime(**LOCAL_SGD).launch(
+        saved_apart, str(tmp_path / "c"), quiet=True
+    )
+    for one, other, *after in zip(first, second, after_first, after_second):
+        assert not torch.equal(one, other)
+        assert torch.equal(after[0], one)
+        assert torch.equal(after[1], other)
+
+
 def resumed_locally(live: Runtime, path: str, is_first: bool) -> Any:
     net = Layers()
     module, optimizer = live.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))

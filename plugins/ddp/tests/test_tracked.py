@@ -46,6 +46,37 @@ def test_a_change_between_a_forward_and_its_backward_is_refused(
         runtime(**options).launch(changes_between, requires_grad, quiet=True)
 
 
+def changes_between_where_unused_ones_are_found(live: Runtime) -> list[Any]:
+    net = Layers()
+    module, _ = ready(live, net)
+    loss = loss_of(live, module)
+    net.first.bias.requires_grad_(False)
+    live.backward(loss)
+    return live.collectives.gather_objects(net.second.bias.grad)
+
+
+def test_a_change_between_a_forward_and_its_backward_is_taken_where_unused_parameters_are_found() -> None:
+    first, second = runtime(find_unused_parameters=True).launch(
+        changes_between_where_unused_ones_are_found, quiet=True
+    )
+    assert torch.equal(first, second)
+
+
+def changes_before_another_backward(live: Runtime) -> float:
+    net = Layers()
+    module, _ = ready(live, net)
+    live.backward(loss_of(live, module))
+    net.first.bias.requires_grad_(False)
+    net.zero_grad()
+    live.backward(net.second.bias.square().sum())
+    return torch.equal(net.second.bias.grad, 2 * net.second.bias.detach())
+
+
+@pytest.mark.parametrize("options", [{}, LOCAL_SGD], ids=["averages", "local"])
+def test_a_change_before_a_backward_that_no_forward_announced_is_allowed(options: dict[str, Any]) -> None:
+    assert runtime(**options).launch(changes_before_another_backward, quiet=True)
+
+
 def changes_after(live: Runtime) -> list[Any]:
     net = Layers()
     module, optimizer = ready(live, net)
@@ -251,6 +282,17 @@ def uses_one_of(live: Runtime, count: int) -> None:
 def test_unused_parameters_are_named(count: int, names: str) -> None:
     with pytest.raises(ConfigError, match=f"doesn't depend on {names}"):
         runtime().launch(uses_one_of, count, quiet=True)
+
+
+@pytest.mark.parametrize("option", ["find_unused_parameters", "static_graph"])
+def test_a_checkpoint_is_resumed_where_buckets_are_not_arranged_by_a_backward(
+    tmp_path: Path, option: str
+) -> None:
+    runtime().launch(resumed, str(tmp_path / "c"), True, True, quiet=True)
+    (expected, _), _ = runtime().launch(resumed, str(tmp_path / "c"), False, True, quiet=True)
+    first, second = runtime(**{option: True}).launch(resumed, str(tmp_path / "c"), False, True, quiet=True)
+    torch.testing.assert_close(first[0], expected)
+    assert torch.equal(first[0], second[0])
 
 
 def resumed(live: Runtime, path: str, is_first: bool, trains_second: bool) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import count
 from operator import attrgetter
 from typing import Any
 
@@ -61,7 +62,7 @@ class TrackedDDP:
         self._inner = NoneAllowed(module)
         self.nothing = self._inner.nothing
         self._flags: list[bool]
-        self._changes = 0
+        self._changes = count()
         self._order: list[str] | None
         self._replayed: list[str] | None = None
         self._outdated: bool
@@ -98,11 +99,10 @@ class TrackedDDP:
         return any(flag and id(p) not in known for flag, p in zip(flags, self._parameters))
 
     def _compare(self, flags: list[bool]) -> None:
-        if dist.get_world_size() == 1 or flags == self._flags:
+        if flags == self._flags:
             return
-        self._changes += 1
         own = "".join("1" if flag else "0" for flag in flags)
-        ranks = self._exchange.compare(f"requires_grad/{self._changes}", own, WAIT_S)
+        ranks = self._exchange.compare(f"requires_grad/{next(self._changes)}", own, WAIT_S)
         for rank, theirs in enumerate(ranks):
             if theirs == own:
                 continue
@@ -121,7 +121,7 @@ class TrackedDDP:
         self.check_reduced()
         parameters = [parameter for _, parameter in self._reduced]
         has_one = [parameter.grad is not None for parameter in parameters]
-        for flat in flattened_buckets(gradients_of_any(parameters, has_one, parameters[0].device)):
+        for flat in flattened_buckets(gradients_of_any(parameters, has_one, self.ddp.device)):
             dist.all_reduce(flat)
             flat.div_(dist.get_world_size())
 
