@@ -162,13 +162,17 @@ _KIT, _SIM = "plugins/sim/tests/test_conformance.py", "plugins/sim/tests"
 WAIT_TARGETS = (
     _on_sim(f"{CORE}data/batches.py", "test_the_next_batch", f"{_SIM}/test_batches_beside.py"),
     _on_sim(f"{CORE}precision/torch_private.py", "TestOffload and precisions", _KIT),
-    _on_sim(f"{CORE}strategies/loss_weights.py", "TestFSDP and weighted", _KIT),
+    _on_sim(f"{CORE}strategies/loss_weights.py", "TestWeights", _KIT),
     _on_sim(
         "plugins/activations/src/stratagem_activations/offload.py",
         "test_losses or test_another",
         "plugins/activations/tests/test_offload_on_sim.py",
     ),
-    _on_sim("plugins/bagua/src/stratagem_bagua/decentralized.py", "TestFurther and decentralized", _KIT),
+    _on_sim(
+        "plugins/bagua/src/stratagem_bagua/decentralized.py",
+        "test_replicas",
+        "plugins/bagua/tests/test_decentralized_on_sim.py",
+    ),
     _on_sim(
         "plugins/capsule/src/stratagem_capsule/host_copy.py",
         "test_batches",
@@ -179,7 +183,11 @@ WAIT_TARGETS = (
         "test_a_save and True and 2",
         f"{_SIM}/test_saves.py",
     ),
-    _on_sim("plugins/ddp/src/stratagem_ddp/prepared.py", "TestDDP and ranks_without_loss", _KIT),
+    _on_sim(
+        "plugins/ddp/src/stratagem_ddp/prepared.py",
+        "test_a_step",
+        "plugins/ddp/tests/test_missing_losses_on_sim.py",
+    ),
     _on_sim("plugins/ddp/src/stratagem_ddp/power_sgd.py", "TestFurther and powersgd", _KIT),
     _on_sim(
         "plugins/memory-checkpoint/src/stratagem_memory_checkpoint/exchange.py",
@@ -188,8 +196,8 @@ WAIT_TARGETS = (
     ),
     _on_sim(
         "plugins/model-parallel/src/stratagem_model_parallel/context/ring.py",
-        "TestFurther and context",
-        _KIT,
+        "test_outputs",
+        "plugins/model-parallel/tests/test_ring_on_sim.py",
     ),
     _on_sim("plugins/pipeline/src/stratagem_pipeline/measure.py", "TestOthers and parity and pipeline", _KIT),
     _on_sim("plugins/pipeline/src/stratagem_pipeline/route.py", "TestOthers and parity and pipeline", _KIT),

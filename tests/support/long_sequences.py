@@ -72,8 +72,9 @@ class Transformer(nn.Module):
 
     def hidden(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.tokens(tokens)
-        places = torch.arange(tokens.shape[1], dtype=x.dtype)
-        rope = places[:, None] / 10 ** torch.linspace(0, 2, WIDTH // HEADS // 2, dtype=x.dtype)
+        of_rope = {"dtype": x.dtype, "device": x.device}
+        places = torch.arange(tokens.shape[1], **of_rope)
+        rope = places[:, None] / 10 ** torch.linspace(0, 2, WIDTH // HEADS // 2, **of_rope)
         for block in self.blocks:
             if self.recomputed == "block":
                 x = checkpoint(block, x, rope, mask, use_reentrant=False)
@@ -253,10 +254,11 @@ def _compute(runtime: stratagem.Runtime, cases: list[Case]) -> list[Computed]:
         net, optimizer = runtime.setup(module, torch.optim.SGD(module.parameters(), lr=0.0))
         rank, size = runtime.data_rank, runtime.data_ranks
         batch = {name: x.chunk(size)[rank] if len(x) == 4 else x for name, x in case.batch().items()}
-        loss, output = net(batch)
+        loss, output = net({name: x.to(runtime.device) for name, x in batch.items()})
         runtime.backward(loss, net)
         optimizer.step()
-        done.append(Computed(loss.detach(), output.detach(), gradients_of(module.net)))
+        gradients = {name: each.cpu() for name, each in gradients_of(module.net).items()}
+        done.append(Computed(loss.detach().cpu(), output.detach().cpu(), gradients))
     return done
 
 

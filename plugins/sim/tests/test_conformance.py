@@ -114,6 +114,18 @@ class TestOthers(StrategyContract):
         return on_sim(request.param)
 
 
+class TestWeights(StrategyContract):
+    """Weights of losses are summed in another group than gradients are, so that nothing else orders the two."""
+
+    checks = tuple(check for check in STRATEGY_CHECKS if check.name == "weighted_losses")
+    world_sizes = (2,)
+
+    @pytest.fixture
+    def subject(self, monkeypatch: pytest.MonkeyPatch) -> StrategySubject:
+        monkeypatch.setenv("STRATAGEM_SIM_LATE_MS", "500")  # more than a step takes
+        return on_sim("fsdp_hybrid")
+
+
 class TestFurther(StrategyContract):
     """Parity, for strategies that wait in ways of their own, and for more and fewer ranks."""
 
