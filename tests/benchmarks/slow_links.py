@@ -99,7 +99,8 @@ def work(name: str, steps: int) -> None:
 
 
 def measured(nodes: Any, name: str) -> dict[str, float]:
-    from two_nodes import ADDRESSES, INTERFACE
+    from namespaces import INTERFACE
+    from two_nodes import ADDRESSES
 
     common = {
         "MASTER_ADDR": ADDRESSES[0],
@@ -125,8 +126,8 @@ def measured(nodes: Any, name: str) -> dict[str, float]:
 
 
 def main() -> None:
+    from namespaces import why_not
     from slow_network import slow_network
-    from two_nodes import why_not
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--links", nargs="*", default=LINKS, help="Mbit/s and milliseconds one way, as 10:50")

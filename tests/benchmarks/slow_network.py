@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from two_nodes import ADDRESSES, INTERFACE, Node, two_nodes
+from namespaces import INTERFACE, Node
+from two_nodes import ADDRESSES, two_nodes
 
 FORWARDER = Path(__file__).with_name("slow_forwarder.py")
 MTU, QUEUE = 9000, 1000
@@ -30,7 +31,8 @@ def slow_network(rate_mbit: float, delay_ms: float) -> Iterator[tuple[tuple[Node
         if all(subprocess.run(command, capture_output=True).returncode == 0 for command in commands):
             yield nodes, "tc netem"
             return
-        subprocess.run(["ip", "-n", nodes[0].namespace, "link", "del", INTERFACE], check=True)
+        for node in nodes:
+            subprocess.run(["ip", "-n", node.namespace, "link", "del", INTERFACE], check=True)
         names = [node.namespace for node in nodes]
         forwarder = subprocess.Popen(
             [sys.executable, FORWARDER, INTERFACE, *names, str(rate_mbit), str(delay_ms)],

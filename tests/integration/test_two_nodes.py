@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from two_nodes import ADDRESSES, Node, Placed, two_nodes, why_not
+from namespaces import Node, why_not
+from two_nodes import ADDRESSES, Placed, two_nodes
 
 import stratagem
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,8 @@ trainer:
 class Nodes:
     """Launchers that meet at one port, each as a process of its own."""
 
+    address = "127.0.0.1"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "net.py").write_text(MODULE)
@@ -71,13 +73,20 @@ class Nodes:
         """Let ranks train at full speed, which wait after the first checkpoint for what is to happen."""
         (self.folder / "go").touch()
 
-    def start(self, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
+    def start(self, *flags: str, prefix: Sequence[str] = (), **variables: str) -> subprocess.Popen[bytes]:
+        """Start a launcher.
+
+        Args:
+            flags: of `stratagem fit`.
+            prefix: what stands before the command, so that it runs elsewhere.
+            variables: of its environment.
+        """
         rendezvous = [
-            *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
+            *("--rdzv-endpoint", f"{self.address}:{self.port}"),
             *("--rdzv-conf", "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"),
         ]
         command = [
-            *(sys.executable, "-m", "stratagem", "fit", "net.py:Net", "--config", "every.yaml"),
+            *(*prefix, sys.executable, "-m", "stratagem", "fit", "net.py:Net", "--config", "every.yaml"),
             *("--strategy", "ddp", "--accelerator", "cpu", "--devices", "1", "--run-dir", "run"),
             *(rendezvous if "--num-nodes" in flags else ()),
             *("--max-epochs", "1", "--seed", "3", "--set", f"model.folder={self.folder}"),

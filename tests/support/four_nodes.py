@@ -68,6 +68,7 @@ class Net(stratagem.Module):
         loss = F.cross_entropy(self.net(x), y)
         entry = {
             "attempt": self.trainer.runtime.session.run.environment.attempt,
+            "rank": self.trainer.global_rank,
             "size": self.trainer.world_size,
             "step": self.trainer.global_step,
             "epoch": self.trainer.current_epoch,

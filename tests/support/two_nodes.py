@@ -1,95 +1,30 @@
-"""Two machines on one: network namespaces joined by a cable, and a module that tells where it is trained."""
+"""Two machines on one: what they reach each other by, and a module that tells where it is trained."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
+from namespaces import Node, address_of, machines
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import stratagem
 
-PREFIX = "stratagem"
-INTERFACE, ADDRESSES = "eth0", ("10.77.0.1", "10.77.0.2")
-
-
-@dataclass(frozen=True)
-class Node:
-    """One of the machines."""
-
-    namespace: str
-    rank: int
-
-    def start(self, command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-        """Start a command there."""
-        inside = ["ip", "netns", "exec", self.namespace, *command]
-        return subprocess.Popen(
-            inside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, **how
-        )
-
-
-def why_not() -> str | None:
-    """Say why there can't be namespaces here; None where there can."""
-    if shutil.which("ip") is None:
-        return "needs the command ip (Debian's package iproute2)"
-    probe = f"stratagem-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if made.returncode:
-        return f"network namespaces aren't permitted: {made.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", probe], check=True)
-    return None
+ADDRESSES = (address_of(0), address_of(1))
 
 
 @contextmanager
 def two_nodes() -> Iterator[tuple[Node, Node]]:
-    """Make two nodes that reach each other and nothing else; nothing is left of them afterwards."""
-    _remove_forgotten()
-    nodes = (Node(f"{PREFIX}-a-{os.getpid()}", 0), Node(f"{PREFIX}-b-{os.getpid()}", 1))
-    with ExitStack() as stack:
-        for node in nodes:
-            _ip("netns", "add", node.namespace)
-            stack.callback(_remove, node)
-        there = (nodes[0].namespace, "type", "veth", "peer", "name", INTERFACE, "netns", nodes[1].namespace)
-        _ip("link", "add", INTERFACE, "netns", *there)
-        for node, address in zip(nodes, ADDRESSES):
-            _ip("-n", node.namespace, "address", "add", f"{address}/24", "dev", INTERFACE)
-            for interface in ("lo", INTERFACE):
-                _ip("-n", node.namespace, "link", "set", interface, "up")
-        yield nodes
-
-
-def _remove_forgotten() -> None:
-    """Remove the nodes of tests that were killed before they could."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    for line in listed.splitlines():
-        name = line.split()[0]
-        made = re.fullmatch(rf"{PREFIX}-[ab]-(\d+)", name)
-        if made and not psutil.pid_exists(int(made[1])):
-            _remove(Node(name, 0))
-
-
-def _remove(node: Node) -> None:
-    """End what still runs there, and remove it; its end of the cable goes with it."""
-    left = subprocess.run(["ip", "netns", "pids", node.namespace], capture_output=True, text=True).stdout
-    for process in left.split():
-        subprocess.run(["kill", "-9", process], capture_output=True)
-    _ip("netns", "del", node.namespace)
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+    """Make two machines."""
+    with machines(2) as (first, second):
+        yield first, second
 
 
 class Placed(stratagem.Module):

@@ -58,6 +58,8 @@ class LaunchPlan:
     """The most, where nodes may come and go."""
     min_nodes: int | None = None
     """The least that the run goes on with; `num_nodes` when None."""
+    node_unit: int = 1
+    """Where nodes may come and go, a multiple of this takes part; further nodes wait until the number changes."""
     node_rank: int | None = None
     rdzv_endpoint: str | None = None
     rdzv_backend: str = "c10d"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import gcd
 from typing import TYPE_CHECKING, Union
 
 from stratagem.errors import ConfigError, short
@@ -49,9 +50,32 @@ def parse_num_nodes(asked: NodeCount) -> Nodes:
         raise ConfigError(f"num_nodes={asked!r} begins at {least} machines: at least 1 must take part")
     if most < least:
         raise ConfigError(
-            f"num_nodes={asked!r} has its least after its most: write the smaller number first, as {most}:{least}"
+            f"num_nodes={asked!r} has its minimum after its maximum: write the smaller number first, "
+            f"as {most}:{least}"
         )
     return Nodes(least, most)
+
+
+def node_unit(nodes: Nodes, rank_unit: int, processes_per_node: int) -> int:
+    """Return how many machines at a time can join or leave a run whose number of ranks isn't arbitrary.
+
+    Args:
+        nodes: the minimum and the maximum.
+        rank_unit: the number of ranks is a multiple of this.
+        processes_per_node: ranks on each machine.
+
+    Raises:
+        ConfigError: the minimum or the maximum is no multiple of it.
+    """
+    unit = rank_unit // gcd(rank_unit, processes_per_node)
+    if nodes.min % unit or nodes.max % unit:
+        fitting = [max(1, each // unit) * unit for each in (nodes.min, nodes.max)]
+        raise ConfigError(
+            f"num_nodes={nodes.min}:{nodes.max} with {processes_per_node} "
+            f"process{'es' * (processes_per_node > 1)} on each machine: the strategy needs a multiple of {rank_unit} "
+            f"processes, so both numbers must be multiples of {unit}, as in {fitting[0]}:{max(fitting[1], 2 * unit)}"
+        )
+    return unit
 
 
 def node_count(text: str) -> NodeCount:

@@ -14,7 +14,13 @@ from stratagem.config import RunConfig
 from stratagem.errors import CombinationError
 from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.launchers.base import RUN_SECRET_VARIABLE, Launcher, LaunchPlan
-from stratagem.launchers.nodes import Nodes, parse_num_nodes, parse_rdzv_conf, refuse_unused_rendezvous
+from stratagem.launchers.nodes import (
+    Nodes,
+    node_unit,
+    parse_num_nodes,
+    parse_rdzv_conf,
+    refuse_unused_rendezvous,
+)
 from stratagem.plugin.component import Capabilities, Component, Kind
 from stratagem.plugin.hookspecs import PROTOCOLS
 from stratagem.plugin.requests import LaunchRequest
@@ -251,10 +257,12 @@ def _launch_plan(
     preload: tuple[str, ...],
     run_id: str | None,
 ) -> LaunchPlan:
+    processes = processes_per_node(strategy.capabilities, devices)
     return LaunchPlan(
-        processes_per_node=processes_per_node(strategy.capabilities, devices),
+        processes_per_node=processes,
         num_nodes=nodes.max,
         min_nodes=nodes.min,
+        node_unit=node_unit(nodes, strategy.value.rank_unit, processes) if nodes.is_elastic else 1,
         node_rank=config.node_rank,
         rdzv_endpoint=config.rdzv_endpoint,
         rdzv_backend=config.rdzv_backend,

@@ -267,10 +267,9 @@ class Composition:
             ConfigError: they don't multiply to `processes`.
         """
         fixed = {axis.name: axis.size for axis in self.axes if isinstance(axis.size, int)}
-        taken = prod(fixed.values())
-        automatic = [axis.name for axis in self.axes if axis.name not in fixed]
-        if processes % taken == 0 and automatic:
-            fixed[automatic[0]] = processes // taken
+        taken, automatic = self.rank_unit, self.automatic
+        if processes % taken == 0 and automatic is not None:
+            fixed[automatic.name] = processes // taken
         elif taken != processes:
             shape = " × ".join(str(axis.size) for axis in self.given)
             raise ConfigError(
@@ -279,6 +278,16 @@ class Composition:
                 f"{self._fitting(processes)}"
             )
         return {axis.name: fixed[axis.name] for axis in self.axes}
+
+    @property
+    def automatic(self) -> Axis | None:
+        """The axis whose size is what the others leave, if there is one."""
+        return next((axis for axis in self.axes if axis.size == "auto"), None)
+
+    @property
+    def rank_unit(self) -> int:
+        """The product of the sizes that are given: the number of ranks is a multiple of it."""
+        return prod(axis.size for axis in self.axes if isinstance(axis.size, int))
 
     @property
     def divider(self) -> Axis | None:

@@ -88,6 +88,11 @@ class Strategy(RankFacade):
         """
         return declared
 
+    @property
+    def rank_unit(self) -> int:
+        """The number of ranks is a multiple of this; where it changes during a run, further machines wait."""
+        return 1
+
     def check_run(self, run: Run) -> None:
         """Refuse what its settings can't do in this run; asked before anything is launched.
 

@@ -25,6 +25,7 @@ from stratagem_launch.launch_dir import LOG_DIR_VARIABLE, Failure, Job, LaunchDi
 from stratagem_launch.leftovers import folder_lock
 from stratagem_launch.main_module import is_being_imported_by_worker, preparation
 from stratagem_launch.rendezvous.config import agent_ends_workers_in_time, launch_config, require_endpoint
+from stratagem_launch.rendezvous.joining import RunEndedError
 from stratagem_launch.rendezvous.network import gloo_variables, loopback_variables
 from stratagem_launch.signal_watch import signal_watch
 from stratagem_launch.stop_signals import StopRequest, stop_signals
@@ -105,7 +106,7 @@ class ElasticLauncher(Launcher):
                 Supervision(launch_dir, is_ending, stop, self.plan.max_restarts > 0) as eye,
             ):
                 started = self._run(launch_dir, task, eye, stop)
-                preempted = eye.preempted()
+                preempted = eye.preempted() if started else None  # of an attempt before it became spare
             if preempted is not None:
                 raise preempted
             return pickle.loads(launch_dir.get("result")) if 0 in started else None
@@ -135,7 +136,7 @@ class ElasticLauncher(Launcher):
     def _run(
         self, launch_dir: LaunchDir, task: Task, supervision: Supervision, stop: StopRequest
     ) -> dict[int, Any]:
-        """Start the agent, wait for it, and return what it knows of each rank of this node."""
+        """Start the agent, wait for it, and return what it knows of each rank of this node; a spare node has none."""
         from torch.distributed.elastic.multiprocessing import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -170,6 +171,8 @@ class ElasticLauncher(Launcher):
             if stop.number is None:
                 raise
             failure = supervision.failure_so_far()
+        except RunEndedError:
+            return {}
         except RendezvousError as error:
             raise errors.RendezvousError(
                 f"the {plan.num_nodes} nodes of this run didn't find each other at {plan.rdzv_endpoint}: {error}"

@@ -33,6 +33,7 @@ def stratagem_components() -> Sequence[Component]:
                         "resharding",
                         "collective_forward",
                         "several_nodes",
+                        "elastic",
                     }
                 ),
             ),

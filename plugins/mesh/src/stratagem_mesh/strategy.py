@@ -81,13 +81,21 @@ class ComposedStrategy(DeferringStrategy):
         return mesh_of(self.collectives)
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Leave out what one of its axes doesn't have."""
+        """Leave out what one of its axes doesn't have, and ranks that come and go where no data axis takes them."""
         features, precisions = declared.features, declared.precisions
+        automatic = self.composition.automatic
+        if automatic is None or automatic.reads_same_batches:
+            features -= {"elastic"}
         for axis in self.axes:
             features -= axis.lacks
             if "*" not in axis.precisions:
                 precisions = tuple(each for each in precisions if each in axis.precisions)
         return replace(declared, features=features, precisions=precisions)
+
+    @property
+    def rank_unit(self) -> int:
+        """The product of the sizes that are given."""
+        return self.composition.rank_unit
 
     def check_run(self, run: Run) -> None:
         """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""

@@ -83,7 +83,7 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
     if not alone and plan.rdzv_backend != "static":
         from stratagem_launch.rendezvous.generations import within_rounds
 
-        settings = within_rounds(settings, launch_dir)
+        settings = within_rounds(settings, launch_dir, plan.node_unit)
     known = _known_settings()  # the last two came after torch 2.9
     return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
 

@@ -8,14 +8,17 @@ of its nodes, and a fresh store on its first node, wherever that was in the roun
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import sys
 import threading
+import time
 from hashlib import sha256
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not in __all__
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # exported, but not in __all__
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -27,22 +30,28 @@ from torch.distributed.elastic.rendezvous import (
 from stratagem.sdk.processes import serve_store
 from stratagem_launch.launch_dir import ROUND, LaunchDir
 from stratagem_launch.rendezvous.dynamic import create_checked
-from stratagem_launch.rendezvous.joining import note_nodes
+from stratagem_launch.rendezvous.joining import RunEndedError, note_nodes
 
 BACKEND = "stratagem"
 """Its name among torch's rendezvous backends."""
-_INNER, _EXCHANGE = "stratagem_backend", "stratagem_exchange"
+_INNER, _EXCHANGE, _UNIT = "stratagem_backend", "stratagem_exchange", "stratagem_node_unit"
+_ENDED = "stratagem/spares-ended"
+_POLL_S = 0.5
+_SPARES_S = 5.0
+"""How long a node whose run has ended waits for spare ones: with it may end the store that they ask."""
 
 
-def within_rounds(settings: dict[str, Any], launch_dir: str) -> dict[str, Any]:
+def within_rounds(settings: dict[str, Any], launch_dir: str, node_unit: int = 1) -> dict[str, Any]:
     """Return fields of `LaunchConfig` whose rendezvous is wrapped in `GenerationRendezvous`.
 
     Args:
         settings: such fields.
         launch_dir: path of the launch's launch_dir.
+        node_unit: a multiple of so many nodes takes part in a round.
     """
     _register()
-    configs = {**settings["rdzv_configs"], _INNER: settings["rdzv_backend"], _EXCHANGE: launch_dir}
+    own = {_INNER: settings["rdzv_backend"], _EXCHANGE: launch_dir, _UNIT: node_unit}
+    configs = {**settings["rdzv_configs"], **own}
     return {**settings, "rdzv_backend": BACKEND, "rdzv_configs": configs}
 
 
@@ -54,17 +63,44 @@ class GenerationRendezvous(RendezvousHandler):
         launch_dir: of this node's launch.
         address: under which the other nodes reach this one.
         run_id: of the run, which may be a secret; `inner` has another.
+        node_unit: a multiple of so many nodes takes part. The last ones beyond it are spare: they wait here.
     """
 
-    def __init__(self, inner: RendezvousHandler, launch_dir: LaunchDir, address: str, run_id: str) -> None:
+    def __init__(
+        self,
+        inner: RendezvousHandler,
+        launch_dir: LaunchDir,
+        address: str,
+        run_id: str,
+        node_unit: int = 1,
+    ) -> None:
         self._inner, self._launch_dir, self._address, self._run_id = inner, launch_dir, address, run_id
+        self._unit = node_unit
+        self._spares = 0
+        self._store: Store | None = None
         self._next_round = 0
         self._served: TCPStore | None = None
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the nodes of the next round."""
-        with _NO_SHARED_STORE:
-            info = self._inner.next_rendezvous()
+        """Wait for the nodes of the next round in which this node takes part.
+
+        Raises:
+            RunEndedError: the run has ended before there was one.
+        """
+        while True:
+            with _NO_SHARED_STORE:
+                info = self._inner.next_rendezvous()
+            self._store, self._spares = info.store, info.world_size % self._unit
+            number, place = self._agree(info)
+            nodes = info.world_size - self._spares
+            if info.rank < nodes:
+                self._launch_dir.put(ROUND, str(number).encode())
+                return RendezvousInfo(info.store, info.rank, nodes, place)
+            _say_spare(info.world_size, nodes)
+            self._wait_as_spare(info.store)
+
+    def _agree(self, info: RendezvousInfo) -> tuple[int, RendezvousStoreInfo]:
+        """Return the number of this round, and where its store is. Spare nodes count with the others."""
         info.store.set(f"stratagem/next/{info.rank}", str(self._next_round))
         if info.rank == 0:
             wanted = [int(info.store.get(f"stratagem/next/{rank}")) for rank in range(info.world_size)]
@@ -79,9 +115,15 @@ class GenerationRendezvous(RendezvousHandler):
             agreed = json.loads(info.store.get("stratagem/round"))
             self._served = None
         self._next_round = agreed["round"] + 1
-        self._launch_dir.put(ROUND, str(agreed["round"]).encode())
-        place = RendezvousStoreInfo(agreed["address"], agreed["port"])
-        return RendezvousInfo(info.store, info.rank, info.world_size, place)
+        return agreed["round"], RendezvousStoreInfo(agreed["address"], agreed["port"])
+
+    def _wait_as_spare(self, store: Store) -> None:
+        """Return once nodes wait to take part: new ones, or those whose workers have failed."""
+        while self._inner.num_nodes_waiting() == 0:
+            if self._inner.is_closed():
+                store.add(_ENDED, 1)
+                raise RunEndedError("the run has ended without this node")
+            time.sleep(_POLL_S)
 
     @property
     def use_agent_store(self) -> bool:
@@ -107,7 +149,23 @@ class GenerationRendezvous(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        return bool(self._inner.shutdown())
+        is_closed = bool(self._inner.shutdown())
+        deadline = time.monotonic() + _SPARES_S
+        with contextlib.suppress(RuntimeError):  # the store has ended before
+            while self._spares and self._store is not None and time.monotonic() < deadline:
+                if self._store.add(_ENDED, 0) >= self._spares:
+                    break
+                time.sleep(0.1)
+        return is_closed
+
+
+def _say_spare(nodes: int, used: int) -> None:
+    print(
+        f"  spare on {socket.gethostname()}: {nodes} machines are here, and {used} take part; this one waits until "
+        "another joins or is lost",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 class _NoSharedStore:
@@ -145,7 +203,7 @@ _NO_SHARED_STORE = _NoSharedStore()
 
 def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     settings = dict(parameters.config)
-    backend, launch_dir = settings.pop(_INNER), settings.pop(_EXCHANGE)
+    backend, launch_dir, unit = settings.pop(_INNER), settings.pop(_EXCHANGE), settings.pop(_UNIT)
     own = {"min_nodes": parameters.min_nodes, "max_nodes": parameters.max_nodes}
     asked = RendezvousParameters(
         backend,
@@ -158,7 +216,7 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     )
     inner = create_checked(asked) or rendezvous_handler_registry.create_handler(asked)
     address = parameters.local_addr or socket.getfqdn()
-    return GenerationRendezvous(inner, LaunchDir(launch_dir), address, parameters.run_id)
+    return GenerationRendezvous(inner, LaunchDir(launch_dir), address, parameters.run_id, unit)
 
 
 _registered = False

@@ -13,6 +13,10 @@ _NODES_COME = "nodes-come"
 """File with the number of the newest round whose workers the agent ends because nodes wait to take part."""
 
 
+class RunEndedError(Exception):
+    """The run has ended while this node was a spare one."""
+
+
 def note_nodes(launch_dir: LaunchDir, number: int) -> None:
     """Note that the agent is about to end the workers of a round."""
     launch_dir.put(_NODES_COME, str(number).encode())
