@@ -32,13 +32,19 @@ class FourNodes(Nodes):
         lines = [line for path in self.folder.glob("seen.*") for line in path.read_text().splitlines()]
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    def is_waiting(self, size: int, step: int) -> bool:
-        """Whether the latest attempt has `size` ranks, all of which have come to `step`."""
+    def is_waiting(self, size: int, step: int, writers: int | None = None) -> bool:
+        """Whether the latest attempt has `size` ranks, and all that write have come to `step`.
+
+        Args:
+            size: number of ranks.
+            step: of the optimizer.
+            writers: number of ranks that write, as those of a pipeline's last stage; all by default.
+        """
         entries = self.entries()
         latest = max((entry["attempt"] for entry in entries), default=0)
         of_latest = [entry for entry in entries if entry["attempt"] == latest]
         there = [entry for entry in of_latest if entry["step"] == step]
-        return {entry["size"] for entry in of_latest} == {size} and len(there) == size
+        return {entry["size"] for entry in of_latest} == {size} and len(there) == (writers or size)
 
 
 def end(launchers: list[subprocess.Popen[bytes]]) -> None:
@@ -65,7 +71,8 @@ def last_tries(entries: list[dict[str, Any]]) -> dict[int, Step]:
     return steps
 
 
-def compare(steps: dict[int, Step], checkpoint: Path) -> None:
+def compare(steps: dict[int, Step], checkpoint: Path | None) -> None:
+    """Assert that steps, and the weights of the last one's checkpoint, are those of a plain loop."""
     alone, weights = in_one_process()
     assert sorted(steps) == list(range(STEPS))
     for begin in range(0, STEPS, STEPS_PER_EPOCH):
@@ -76,6 +83,8 @@ def compare(steps: dict[int, Step], checkpoint: Path) -> None:
         count = len(step.numbers)
         assert steps[index].loss / count == pytest.approx(step.loss / count, abs=1e-6), index
         assert steps[index].rate == pytest.approx(step.rate, abs=1e-12), index
+    if checkpoint is None:
+        return
     assert STEPS % EVERY == 0, "the checkpoint is of the last step"
     with WeightsReader(read_weights(str(checkpoint))) as reader:
         for name, tensor in weights.items():

@@ -146,3 +146,41 @@ def test_the_plan_shows_who_shares_batches_and_what_is_sent() -> None:
     ]
     run = assemble(RunConfig(strategy="shard=16", accelerator="cpu", devices=16), {})
     assert run.strategy.describe_run(run)[1] == "data: 16 parts, one for each rank"
+
+
+def elastic(strategy: str, num_nodes: str, devices: int = 1) -> RunConfig:
+    return RunConfig(
+        strategy=strategy,
+        accelerator="cpu",
+        devices=devices,
+        num_nodes=num_nodes,
+        rdzv_endpoint="127.0.0.1:29400",
+    )
+
+
+def test_the_axis_without_a_size_follows_the_number_of_machines() -> None:
+    run = assemble(elastic("replicate+tensor=2", "2:4"), {})
+    assert run.plan.node_unit == 2
+    assert run.strategy.describe_run(run)[-1] == (
+        "machines: replicate has 1 to 2 ranks as they come and go, in units of 2: machines that make no whole unit "
+        "are spare and wait"
+    )
+    run = assemble(elastic("shard+tensor=2", "1:4", devices=2), {})
+    assert run.plan.node_unit == 1
+    assert run.strategy.describe_run(run)[-1] == "machines: shard has 1 to 4 ranks as they come and go"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "num_nodes", "words"),
+    [
+        ("replicate+tensor=2", "1:4", "both numbers must be multiples of 2, as in 2:4"),
+        ("shard+tensor=3", "3:4", "both numbers must be multiples of 3, as in 3:6"),
+        ("replicate=2+tensor=2", "2:4", "a number of nodes that changes while it runs"),
+        ("replicate=2+tensor", "2:4", "a number of nodes that changes while it runs"),
+    ],
+)
+def test_machines_that_come_and_go_where_the_mesh_cannot_follow(
+    strategy: str, num_nodes: str, words: str
+) -> None:
+    with pytest.raises(StratagemError, match=words):
+        assemble(elastic(strategy, num_nodes), {})

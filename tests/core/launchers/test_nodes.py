@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratagem.errors import ConfigError
-from stratagem.launchers.nodes import Nodes, node_count, parse_num_nodes, parse_rdzv_conf
+from stratagem.launchers.nodes import Nodes, node_count, node_unit, parse_num_nodes, parse_rdzv_conf
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,18 @@ def test_reads_settings_of_the_meeting_place():
 def test_refuses_settings_without_a_key_or_a_value(text):
     with pytest.raises(ConfigError, match="write KEY=VALUE"):
         parse_rdzv_conf(text)
+
+
+@pytest.mark.parametrize(
+    ("rank_unit", "processes", "unit"), [(1, 3, 1), (2, 1, 2), (2, 4, 1), (4, 2, 2), (6, 4, 3), (3, 1, 3)]
+)
+def test_machines_come_and_go_in_units_of_whole_ranks(rank_unit, processes, unit):
+    assert node_unit(Nodes(6, 12), rank_unit, processes) == unit
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fitting"), [(Nodes(1, 4), "as in 2:4"), (Nodes(2, 5), "as in 2:4"), (Nodes(1, 2), "as in 2:4")]
+)
+def test_refuses_numbers_of_machines_that_make_no_whole_units(nodes, fitting):
+    with pytest.raises(ConfigError, match=f"must be multiples of 2, {fitting}"):
+        node_unit(nodes, 2, 1)

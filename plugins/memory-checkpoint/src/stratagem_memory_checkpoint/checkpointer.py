@@ -33,11 +33,14 @@ class PeerCheckpointer(CheckpointerWrapper):
         inner: the run's checkpointer.
         collectives: those of the run.
         folder: of this node; None where nothing started this process that could start another in its place.
+        node_unit: number of nodes that the run loses together.
     """
 
-    def __init__(self, inner: Checkpointer, collectives: Collectives, folder: str | None) -> None:
+    def __init__(
+        self, inner: Checkpointer, collectives: Collectives, folder: str | None, node_unit: int = 1
+    ) -> None:
         super().__init__(inner)
-        self._collectives, self._folder = collectives, folder
+        self._collectives, self._folder, self._node_unit = collectives, folder, node_unit
 
     def save(self, path: str, checkpoint: Checkpoint) -> None:
         if not path.startswith(SCHEME):
@@ -47,7 +50,7 @@ class PeerCheckpointer(CheckpointerWrapper):
         on_every_rank(collectives, lambda: self._make_room(folder))
         with _explained_when_full(path):
             mine, manifest = write_node_folder(collectives, folder, checkpoint)
-            copy_to_neighbours(collectives, folder, mine)
+            copy_to_neighbours(collectives, folder, mine, self._node_unit)
         on_every_rank(collectives, lambda: self._complete(folder, manifest))
 
     def open(self, path: str, verify: bool = True) -> CheckpointReader:

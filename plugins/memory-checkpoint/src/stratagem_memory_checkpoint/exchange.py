@@ -26,20 +26,23 @@ class Chunk(NamedTuple):
     size_bytes: int
 
 
-def copy_to_neighbours(collectives: Collectives, folder: str, mine: Sequence[str]) -> None:
+def copy_to_neighbours(
+    collectives: Collectives, folder: str, mine: Sequence[str], node_unit: int = 1
+) -> None:
     """Copy the files that this rank wrote to the next node's folder. Collective; does nothing on one node.
 
     Args:
         collectives: of all ranks.
         folder: of this node's checkpoint.
         mine: names of this rank's files in it.
+        node_unit: number of nodes that a run loses together; see `neighbours`.
 
     Raises:
         CheckpointError: a file can't be read or written; on every rank.
     """
     sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in mine}
     gathered = collectives.gather_objects((collectives.node_rank, sizes))
-    targets = neighbours([node for node, _ in gathered])
+    targets = neighbours([node for node, _ in gathered], node_unit)
     if not targets:
         return
     rank, chunks = collectives.rank, [list(_chunks(sizes)) for _, sizes in gathered]
@@ -64,11 +67,12 @@ def copy_to_neighbours(collectives: Collectives, folder: str, mine: Sequence[str
     on_every_rank(collectives, lambda: _refuse(failures))
 
 
-def neighbours(nodes: Sequence[int]) -> list[int]:
+def neighbours(nodes: Sequence[int], node_unit: int = 1) -> list[int]:
     """Return for each rank the rank on the next node that keeps its files; nothing where there is one node.
 
     Args:
         nodes: of each rank its node.
+        node_unit: number of nodes that a run loses together: the next node is one of the next unit, if there is one.
     """
     by_node: dict[int, list[int]] = {}
     for rank, node in enumerate(nodes):
@@ -76,9 +80,10 @@ def neighbours(nodes: Sequence[int]) -> list[int]:
     order = sorted(by_node)
     if len(order) < 2:
         return []
+    distance = node_unit if node_unit < len(order) else 1
     targets = []
     for rank, node in enumerate(nodes):
-        there = by_node[order[(order.index(node) + 1) % len(order)]]
+        there = by_node[order[(order.index(node) + distance) % len(order)]]
         targets.append(there[by_node[node].index(rank) % len(there)])
     return targets
 

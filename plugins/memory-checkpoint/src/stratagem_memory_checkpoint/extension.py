@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stratagem import hookimpl
 from stratagem_memory_checkpoint.checkpointer import PeerCheckpointer
-from stratagem_memory_checkpoint.memory import VARIABLE, MemoryLauncher
+from stratagem_memory_checkpoint.memory import UNIT_VARIABLE, VARIABLE, MemoryLauncher
 
 if TYPE_CHECKING:
     from stratagem import Checkpointer, CheckpointRequest, Launcher, LaunchRequest
@@ -24,9 +24,10 @@ class PeerMemory:
     @hookimpl(wrapper=True)
     def launch(self, request: LaunchRequest) -> Generator[None, Launcher, Launcher]:
         """Have the folder as long as workers may be started again."""
-        return MemoryLauncher((yield))
+        return MemoryLauncher((yield), request.plan.node_unit)
 
     @hookimpl(wrapper=True)
     def checkpoint(self, request: CheckpointRequest) -> Generator[None, Checkpointer, Checkpointer]:
         """Save and open what is in memory; forward all other paths."""
-        return PeerCheckpointer((yield), request.collectives, os.environ.get(VARIABLE))
+        node_unit = int(os.environ.get(UNIT_VARIABLE, "1"))
+        return PeerCheckpointer((yield), request.collectives, os.environ.get(VARIABLE), node_unit)

@@ -9,11 +9,13 @@ from typing import Any
 
 from stratagem_launch import folder_lock
 
-from stratagem import LauncherWrapper, Task
+from stratagem import Launcher, LauncherWrapper, Task
 from stratagem.errors import ConfigError
 
 VARIABLE = "STRATAGEM_PEER_MEMORY"
 """Tells workers the folder of their node."""
+UNIT_VARIABLE = "STRATAGEM_PEER_MEMORY_NODE_UNIT"
+"""Tells workers how many nodes the run loses together."""
 TMPFS_VARIABLE = "STRATAGEM_TMPFS"
 """Names another tmpfs than /dev/shm."""
 
@@ -25,7 +27,12 @@ class MemoryLauncher(LauncherWrapper):
 
     Args:
         inner: what starts the workers.
+        node_unit: number of nodes that the run loses together.
     """
+
+    def __init__(self, inner: Launcher, node_unit: int = 1) -> None:
+        super().__init__(inner)
+        self._node_unit = node_unit
 
     def launch(self, task: Task) -> Any:
         tmpfs = os.environ.get(TMPFS_VARIABLE, "/dev/shm")
@@ -35,13 +42,15 @@ class MemoryLauncher(LauncherWrapper):
                 f"{TMPFS_VARIABLE}, or leave --checkpoint-memory out"
             )
         folder = tempfile.mkdtemp(prefix="stratagem-memory-", dir=tmpfs)
-        before = os.environ.get(VARIABLE)
+        variables = {VARIABLE: folder, UNIT_VARIABLE: str(self._node_unit)}
+        before = {name: os.environ.get(name) for name in variables}
         try:
             with folder_lock(folder):
-                os.environ[VARIABLE] = folder
+                os.environ.update(variables)
                 return self.inner.launch(task)
         finally:
-            os.environ.pop(VARIABLE, None)
-            if before is not None:
-                os.environ[VARIABLE] = before
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
             shutil.rmtree(folder, ignore_errors=True)

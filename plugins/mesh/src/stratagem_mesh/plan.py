@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from stratagem.sdk.axes import Composition, ranks_along
+
+if TYPE_CHECKING:
+    from stratagem import LaunchPlan
 
 _MAX_GROUPS = 4
 
@@ -35,6 +39,20 @@ def describe(composition: Composition, sizes: Mapping[str, int]) -> list[str]:
             groups = ranks_along(shape, [dim])
             lines.append(f"{axis.name}: ranks {_listed(groups)} send {axis.sends}")
     return lines
+
+
+def describe_elastic(composition: Composition, plan: LaunchPlan) -> list[str]:
+    """Return a line that says which axis follows the number of machines; none where that is fixed."""
+    axis = composition.automatic
+    if axis is None or not plan.is_elastic or plan.min_nodes is None:
+        return []
+    least, most = (
+        composition.sizes(plan.processes_per_node * nodes)[axis.name]
+        for nodes in (plan.min_nodes, plan.num_nodes)
+    )
+    unit = plan.node_unit
+    units = f", in units of {unit}: machines that make no whole unit are spare and wait" if unit > 1 else ""
+    return [f"machines: {axis.name} has {least} to {most} ranks as they come and go{units}"]
 
 
 def _listed(groups: Sequence[Sequence[int]]) -> str:

@@ -26,7 +26,7 @@ from stratagem.errors import nearest
 from stratagem.sdk.axes import Axis, AxisChoice, composed, ranks_along
 from stratagem.sdk.catalogue import load_catalogue
 from stratagem_mesh.applying import apply_axes, apply_to_part
-from stratagem_mesh.plan import describe
+from stratagem_mesh.plan import describe, describe_elastic
 from stratagem_mesh.prepared import ComposedPrepared
 
 if TYPE_CHECKING:
@@ -110,8 +110,9 @@ class ComposedStrategy(DeferringStrategy):
             axis.check_run(sizes, run)
 
     def describe_run(self, run: Run) -> Sequence[str]:
-        """Describe the mesh, which ranks read the same batches, and what each axis sends."""
-        return describe(self.composition, self.composition.sizes(run.world_size))
+        """Describe the mesh, which ranks read the same batches, what axes send, and how machines come and go."""
+        lines = describe(self.composition, self.composition.sizes(run.world_size))
+        return [*lines, *describe_elastic(self.composition, run.plan)]
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group and the mesh; data are shared among the ranks of all data axes."""

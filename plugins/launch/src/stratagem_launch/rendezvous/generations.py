@@ -15,6 +15,8 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -77,6 +79,8 @@ class GenerationRendezvous(RendezvousHandler):
         self._inner, self._launch_dir, self._address, self._run_id = inner, launch_dir, address, run_id
         self._unit = node_unit
         self._spares = 0
+        self._former_rank: int | None = None
+        """In the round before, if it took part."""
         self._store: Store | None = None
         self._next_round = 0
         self._served: TCPStore | None = None
@@ -91,19 +95,29 @@ class GenerationRendezvous(RendezvousHandler):
             with _NO_SHARED_STORE:
                 info = self._inner.next_rendezvous()
             self._store, self._spares = info.store, info.world_size % self._unit
-            number, place = self._agree(info)
             nodes = info.world_size - self._spares
-            if info.rank < nodes:
+            rank = self._order(info).index(info.rank)
+            number, place = self._agree(info, rank)
+            self._former_rank = rank if rank < nodes else None
+            if rank < nodes:
                 self._launch_dir.put(ROUND, str(number).encode())
-                return RendezvousInfo(info.store, info.rank, nodes, place)
+                return RendezvousInfo(info.store, rank, nodes, place)
             _say_spare(info.world_size, nodes)
             self._wait_as_spare(info.store)
 
-    def _agree(self, info: RendezvousInfo) -> tuple[int, RendezvousStoreInfo]:
+    def _order(self, info: RendezvousInfo) -> list[int]:
+        """Return the nodes' ranks in the inner rendezvous by their ranks in this round: whole former units first."""
+        if self._unit == 1:
+            return list(range(info.world_size))
+        info.store.set(f"stratagem/former/{info.rank}", json.dumps(self._former_rank))
+        former = [json.loads(info.store.get(f"stratagem/former/{rank}")) for rank in range(info.world_size)]
+        return whole_units_first(former, self._unit)
+
+    def _agree(self, info: RendezvousInfo, rank: int) -> tuple[int, RendezvousStoreInfo]:
         """Return the number of this round, and where its store is. Spare nodes count with the others."""
-        info.store.set(f"stratagem/next/{info.rank}", str(self._next_round))
-        if info.rank == 0:
-            wanted = [int(info.store.get(f"stratagem/next/{rank}")) for rank in range(info.world_size)]
+        info.store.set(f"stratagem/next/{rank}", str(self._next_round))
+        if rank == 0:
+            wanted = [int(info.store.get(f"stratagem/next/{each}")) for each in range(info.world_size)]
             self._served = serve_store(self._address, 0)
             agreed: dict[str, Any] = {
                 "round": max(wanted),
@@ -157,6 +171,23 @@ class GenerationRendezvous(RendezvousHandler):
                     break
                 time.sleep(0.1)
         return is_closed
+
+
+def whole_units_first(former: Sequence[int | None], unit: int) -> list[int]:
+    """Return the order of a round's nodes: those whose unit is whole go on together, and others may be spare.
+
+    Args:
+        former: of each node its rank in the round before; None for one that took no part.
+        unit: number of nodes that take part together.
+
+    Returns:
+        Indices of `former`.
+    """
+    units = Counter(rank // unit for rank in former if rank is not None)
+    place = {
+        index: rank for index, rank in enumerate(former) if rank is not None and units[rank // unit] == unit
+    }
+    return sorted(range(len(former)), key=lambda index: (index not in place, place.get(index, index)))
 
 
 def _say_spare(nodes: int, used: int) -> None:
