@@ -10,6 +10,7 @@ import torch
 from live_ddp import ready, runtime
 from step_traffic import Layers, inputs, sent
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from stratagem import Runtime
 from stratagem.errors import ConfigError, WorkerError
@@ -69,6 +70,31 @@ def test_what_a_backward_without_a_forward_sends() -> None:
     assert by_runtime == raw
     assert by_runtime["all_reduce"] > 0
     assert (within_no_sync, completes, again) == ({}, True, {})
+
+
+def messages_of_reentrant(live: Runtime) -> list[dict[str, int]]:
+    """Return what backwards of a penalty send, of which the second runs a backward within it."""
+    net = Layers()
+    ready(live, net)
+
+    def penalty_of(layer: Any) -> Tensor:
+        return (live.rank + 1) * layer.weight.square().sum()
+
+    def within(x: Tensor) -> Tensor:
+        return x * penalty_of(net.second)
+
+    one = torch.ones(1, requires_grad=True)
+    return [
+        sent(lambda: live.backward(penalty_of(net.first) + penalty_of(net.second))),
+        sent(
+            lambda: live.backward(penalty_of(net.first) + checkpoint(within, one, use_reentrant=True).sum())
+        ),
+    ]
+
+
+def test_a_backward_within_another_is_averaged_once() -> None:
+    plain, reentrant = runtime().launch(messages_of_reentrant, quiet=True)
+    assert reentrant == plain
 
 
 class Fails(nn.Module):

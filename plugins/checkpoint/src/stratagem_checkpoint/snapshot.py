@@ -119,7 +119,7 @@ def _layout(contents: Mapping[str, Content]) -> tuple[list[Span], int]:
             header_bytes, data_bytes = len(content), 0
         else:
             header, placed = encode_header(content)
-            header_bytes, data_bytes = len(header), max((end for _, end in placed.values()), default=0)
+            header_bytes, data_bytes = len(header), max(end for _, end in placed.values())
         data = -(-(end + header_bytes) // _ALIGNED_BYTES) * _ALIGNED_BYTES
         spans.append(Span(name, data - header_bytes, header_bytes + data_bytes))
         end = data + data_bytes
