@@ -83,11 +83,12 @@ def test_a_resumed_run_can_be_resumed_again_in_the_same_epoch(ranks, numbers):
     for data in second:
         iterator = data.epoch(0, done, state)
         next(iterator)
-    again = second[1].state(0, done + 1)
-    assert again["samples"] == 21 + 8
+        next(iterator)
+    again = second[1].state(0, done + 2)
+    assert again["samples"] == 21 + 2 * 8
     (third,) = sharded(ranks, 1, DataLoader(numbers(50), batch_size=5, shuffle=True))
     rest = [batch.tolist() for batch in third.epoch(0, third.done_after_resume(again), again)]
-    assert samples_in_order([rest]) == order_of(50, 1, 0)[29:]
+    assert samples_in_order([rest]) == order_of(50, 1, 0)[37:]
 
 
 def test_nothing_is_loaded_that_was_seen(ranks, numbers):
@@ -250,3 +251,19 @@ def test_how_many_samples_the_last_batch_of_each_rank_has(ranks, numbers, length
         assert each.last_batch_size == last
         *_, batch = each.open(0, 0, None)
         assert batch.numel() == last
+
+
+@pytest.mark.parametrize(("length", "repeated"), [(36, ""), (37, ", 2 repeated"), (38, ", 1 repeated")])
+def test_the_plan_says_how_many_samples_are_repeated(ranks, numbers, length, repeated):
+    for data in sharded(ranks, 3, DataLoader(numbers(length))):
+        assert data.description == f"{length} samples in order over 3 ranks{repeated}"
+
+
+def test_an_epoch_over_other_data_begins_from_its_first_sample(ranks, numbers):
+    (old,) = sharded(ranks, 1, DataLoader(numbers(20), batch_size=2, shuffle=True))
+    state = old.state(3, 4)
+    (data,) = sharded(ranks, 1, DataLoader(numbers(30), batch_size=2, shuffle=True))
+    with pytest.warns(UserWarning, match="this epoch begins from its first sample"):
+        done = data.done_after_resume(state)
+    read = [sample for batch in data.epoch(3, done, state) for sample in batch.tolist()]
+    assert read == order_of(30, 1, 3)

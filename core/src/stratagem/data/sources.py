@@ -97,7 +97,6 @@ class Source(ABC):
 
     def resumption(self) -> dict[str, str]:
         """What of the data a resumed run doesn't read again to the bit → why; of the same number of ranks."""
-        unseeded = getattr(self.loader, "num_workers", 0) and not seeds_workers(self.loader)
         found: dict[str, str] = {}
         if can_be_read_once(self.loader):
             found["the data"] = f"a {type(self.loader).__name__} can be read only once"
@@ -107,7 +106,7 @@ class Source(ABC):
                 f"its {held[0]!r} is a generator that no checkpoint keeps: draw from the global ones of Python, "
                 "NumPy or torch instead"
             )
-        if unseeded and reads_by_sampler(self.loader):
+        if reads_by_sampler(self.loader) and self.loader.num_workers and not seeds_workers(self.loader):
             found["random numbers in loader workers"] = "items are read one by one, without batches"
         return found
 
