@@ -32,6 +32,7 @@ COPIED = ("core", "plugins", "tests", "docs/reference", "conftest.py", "pyprojec
 ENOUGH = 0.9
 TEST_S = 90
 """A mutant may loop for ever: no test takes so long without one."""
+SIM_S = 600
 ARGUMENTS = ("-x", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_S}")
 
 
@@ -132,18 +133,29 @@ def _survives(copy: Path, target: Target, mutant: Mutant, limit_s: float) -> boo
         path.write_text(mutant.source)
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             compiled.unlink()  # a mutant of the same size and second would be taken for it
-        return _tested(copy, target, target.tests_for(mutant.path, copy), limit_s, mutated=True) == 0
+        if _tested(copy, target, target.tests_for(mutant.path, copy), limit_s, mutated=True) != 0:
+            return False
+        after = target.tests_after(mutant.path, copy)
+        return not after or _tested(copy, target, after, SIM_S, mutated=True, on_sim=True) == 0
     finally:
         path.write_text(original)
 
 
-def _tested(copy: Path, target: Target, tests: list[str], limit_s: float, *, mutated: bool = False) -> int:
+def _tested(
+    copy: Path,
+    target: Target,
+    tests: list[str],
+    limit_s: float,
+    *,
+    mutated: bool = False,
+    on_sim: bool = False,
+) -> int:
     """Run tests of a target; returns their exit code, which isn't 0 where the time was over."""
     process = os.fork()
     if not process:
         code = 3
         try:
-            code = _test(copy, target, tests, mutated)
+            code = _test(copy, target, tests, mutated, on_sim)
         finally:
             os._exit(code)
     until, ended = time.monotonic() + limit_s, 0
@@ -160,7 +172,7 @@ def _tested(copy: Path, target: Target, tests: list[str], limit_s: float, *, mut
             os.waitpid(process, 0)
 
 
-def _test(copy: Path, target: Target, tests: list[str], mutated: bool) -> int:
+def _test(copy: Path, target: Target, tests: list[str], mutated: bool, on_sim: bool) -> int:
     import pytest
 
     os.setsid()
@@ -180,6 +192,8 @@ def _test(copy: Path, target: Target, tests: list[str], mutated: bool) -> int:
     assert Path(stratagem.__file__).is_relative_to(copy), f"{stratagem.__file__} isn't the copy"
     if target.on_sim:
         which = ["-m", "sim", "-k", target.on_sim]
+    elif on_sim:
+        which = ["-m", "sim"]
     else:
         which = ["-m", "not long", *(() if target.starts_processes else ("-k", f"not ({SLOW})"))]
     return int(pytest.main([*ARGUMENTS, *which, *tests]))

@@ -23,6 +23,9 @@ class Target:
     """Whether tests that start processes are run, too: they take tens of seconds per mutant."""
     further: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Patterns of further test files that are run for some modules alone, by the modules' names."""
+    after: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Patterns of test files that run on the simulated device, where it is built, by names of modules: for a mutant
+    that the other tests didn't notice."""
     on_sim: str = ""
     """Which tests of those files run on the simulated device, as `pytest -k`; then only waits are mutated."""
 
@@ -40,6 +43,10 @@ class Target:
         first = {f"test_{name}.py", *(Path(pattern).name for pattern in self.further.get(name, ()))}
         tests = _matching(root, (*self.tests, *self.further.get(name, ())))
         return sorted(tests, key=lambda test: Path(test).name not in first)
+
+    def tests_after(self, path: str, root: Path = ROOT) -> list[str]:
+        """Return the paths of the tests on the simulated device for the module at `path`."""
+        return _matching(root, self.after.get(Path(path).stem, ()))
 
 
 def _matching(root: Path, patterns: Sequence[str]) -> list[str]:
@@ -100,7 +107,15 @@ TARGETS = (
     _core("installed/catalogue", "installed/test_catalogue_names"),
     _core("resolve/select", "resolve/test_run", "resolve/test_given_parts"),
     _core("resolve/pairing", "resolve/test_run"),
-    Target("data", (f"{CORE}data/*.py",), ("tests/core/data/test_*.py",)),
+    Target(
+        "data",
+        (f"{CORE}data/*.py",),
+        ("tests/core/data/test_*.py",),
+        after={
+            "batches": ("plugins/sim/tests/test_batches_beside.py",),
+            "rng": ("plugins/sim/tests/test_generators.py",),
+        },
+    ),
     _plugin("checkpoint", "checkpoint", ["*"], [f"test_{each}" for each in _IN_ONE_PROCESS], _IN_PROCESSES),
     _plugin("loops", "trainer", ["loops/*"], _FITS, _OF_LOOPS),
     _plugin("metrics", "trainer", ["metrics/metrics", "metrics/scope"], ["metrics/test_*", "test_metrics"]),

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import pytest
+from sim_processes import run
 from stratagem_sim import SimAccelerator
 from stratagem_sim.build import is_built
 
@@ -18,21 +14,6 @@ pytestmark = [
     pytest.mark.sim,
     pytest.mark.skipif(not is_built(), reason="needs the device, which make test-sim builds"),
 ]
-
-
-def run(code: str, **variables: str) -> str:
-    """Run code in a process of its own, for the device is configured once in each."""
-    prelude = "import torch\nfrom stratagem_sim import load, count_synchronizations\nload()\n"
-    done = subprocess.run(
-        [sys.executable, "-c", prelude + textwrap.dedent(code)],
-        env={**os.environ, "STRATAGEM_SIM_DELAY": "late", "STRATAGEM_SIM_LATE_MS": "5000", **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_auto_never_takes_it() -> None:

@@ -110,6 +110,11 @@ def test_one_rank_needs_no_loader_to_be_built_again(numbers, alone):
     assert data.description == "batches as a RandomSampler gives them"
 
 
+def test_two_ranks_refuse_a_loader_that_cannot_be_built_again(ranks, numbers):
+    with pytest.raises(DataError, match="Twelve"):
+        evaluate(ranks, 2, lambda rank: Twelve(numbers(5), "sweet"))
+
+
 @pytest.mark.parametrize("equal", [False, True])
 def test_custom_samplers_are_left_and_warned_of(ranks, numbers, equal):
     source = numbers(4)

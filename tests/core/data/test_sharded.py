@@ -243,13 +243,9 @@ def test_an_epoch_without_batches_has_none_left(numbers, alone):
     ],
 )
 def test_how_many_samples_the_last_batch_of_each_rank_has(ranks, numbers, length, world_size, how, last):
-    def source(collectives):
-        loader = DataLoader(numbers(length), **how)
-        return ShardedSource(loader, loader_order(loader), collectives, 1)
-
-    for each in ranks(world_size, source):
+    for each in sharded(ranks, world_size, DataLoader(numbers(length), **how)):
         assert each.last_batch_size == last
-        *_, batch = each.open(0, 0, None)
+        *_, batch = each.epoch(0)
         assert batch.numel() == last
 
 

@@ -169,3 +169,20 @@ def test_the_batch_sampler_is_as_the_loaders_own_while_an_epoch_begins():
     assert [type(batch).__name__ for batch in copy.copy(seeded)] == ["_SeededBatch"] * len(made.batch_sampler)
     with pytest.raises(AttributeError, match="no_such_attribute"):
         _ = seeded.no_such_attribute
+
+
+def test_another_version_draws_the_same_numbers():
+    """What a worker draws for the second batch of epoch 2, with seed 5: a run goes on with later versions."""
+    batches = data(loader("shuffled", num_workers=1)).epoch(2)
+    next(batches)
+    assert next(batches)[0].tolist() == [10.0, 0.6877471094566691, 0.5290074226073967, 0.42590004205703735]
+
+
+class WideSampler(BatchSampler):
+    width = 7
+
+
+def test_a_loader_finds_the_attributes_of_its_batch_sampler():
+    sampler = WideSampler(RandomSampler(Augmented()), BATCH, False)
+    made = DataLoader(Augmented(), batch_sampler=sampler, num_workers=1)
+    assert WorkerSeeds(0, 0).iterate(made, 0, 0, lambda made: made.batch_sampler.width) == 7

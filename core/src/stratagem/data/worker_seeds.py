@@ -66,11 +66,7 @@ class WorkerSeeds:
 
 def seeds_workers(loader: Any) -> bool:
     """Whether random numbers in workers of `loader` can be drawn again: it reads batches of map-style data."""
-    return bool(
-        reads_by_sampler(loader)
-        and getattr(loader, "num_workers", 0)
-        and getattr(loader, "batch_sampler", None)
-    )
+    return bool(reads_by_sampler(loader) and loader.num_workers and loader.batch_sampler)
 
 
 def own_generators(loader: Any) -> list[str]:
