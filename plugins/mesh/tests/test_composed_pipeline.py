@@ -34,8 +34,12 @@ from stratagem_testing.same import expect_close, expect_same
 from stratagem_testing.strategies import STRATEGY_CHECKS
 from stratagem_testing.trained import naming, plainly, train_each
 from stratagem_testing.workers import RankError
+from torch import nn
+from torch.utils.data import DataLoader
 
+import stratagem
 from stratagem import ConfigError, RunConfig, Runtime, StratagemError
+from stratagem.errors import DataError
 from stratagem.resolve.run import assemble
 
 TOLERANCE = 1e-6
@@ -300,6 +304,39 @@ def test_features_and_precisions_that_a_pipeline_lacks() -> None:
 def step_once(runtime: Any) -> None:
     net = Stacked().net()
     runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+
+
+class Normed(stratagem.Module):
+    """Batch norms, and batches whose parts have one sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Tanh())
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.net(batch).square().mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(torch.randn(8, 3), 2)
+
+
+def test_batch_norms_of_parts_by_the_names_of_their_classes(tmp_path: Path) -> None:
+    """Shards are in classes of torch's, as FSDPBatchNorm1d, which users don't know."""
+    trainer = stratagem.Trainer(
+        strategy=ComposedStrategy("pipeline=2+shard=2", start_method="fork"),
+        accelerator="cpu",
+        devices=4,
+        max_steps=1,
+        enable_progress_bar=False,
+        run_dir=tmp_path,
+    )
+    with pytest.raises(DataError) as refused:
+        trainer.fit(Normed())
+    assert "'net.1.running_mean', once for each of the 2 parts" in str(refused.value)
+    assert "or have BatchNorm1d in evaluation mode" in str(refused.value)
 
 
 def test_own_loops() -> None:

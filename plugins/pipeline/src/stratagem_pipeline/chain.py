@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from stratagem_sharding.class_names import class_name
 from torch import nn
 
 from stratagem import ConfigError
@@ -115,7 +116,7 @@ class Chain(ForwardInterceptor):
             hooked = next((each for _, each in layer.named_modules() if forward_hooks(each)), None)
             if hooked is not None:
                 raise ConfigError(
-                    f"{type(hooked).__name__} in {name}[{number}] has forward hooks, and in a pipeline no step has "
+                    f"{class_name(hooked)} in {name}[{number}] has forward hooks, and in a pipeline no step has "
                     "all layers on its rank: register them in on_train_start, where a rank needs those of its layers "
                     "alone, or choose ddp or fsdp"
                 )

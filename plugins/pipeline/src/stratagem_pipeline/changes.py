@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
+from stratagem_sharding.class_names import class_name
 from stratagem_sharding.torch_private import own_buffers
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -60,7 +61,7 @@ class Hooks:
             for name, module in layer.named_modules():
                 hooks = (*forward_hooks(module), *forward_pre_hooks(module))
                 if any(number >= self._before for number in hooks):
-                    place = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+                    place = f"{class_name(module)} {name!r}" if name else class_name(module)
                     raise DataError(
                         f"the step registers forward hooks on layers of {self._name} ({place}), and in a pipeline "
                         "other ranks call these: compute with the output of the last layer alone (without "
@@ -163,16 +164,11 @@ def why_refused(
     for name, owner in changed.items():
         norm = isinstance(owner, BATCH_NORM)
         if micro_batches > 1 and not (norm and per_part):
-            also = ", or batch_statistics_per_part=True to have the statistics of parts" if norm else ""
-            return (
-                f"training changes the buffer {name!r}, once for each of the {micro_batches} parts of a batch, not "
-                f"once per batch: choose micro_batches=1 (with schedule='gpipe'), or have {type(owner).__name__} in "
-                f"evaluation mode{also}"
-            )
+            return _once_for_each_part(name, owner, micro_batches)
         if recompute and id(owner) in layers:
             return (
                 f"training changes the buffer {name!r}, and activation_checkpointing computes its layer twice: leave "
-                f"activation_checkpointing out, or have {type(owner).__name__} in evaluation mode"
+                f"activation_checkpointing out, or have {class_name(owner)} in evaluation mode"
             )
         if padded and norm:
             return (
@@ -196,23 +192,40 @@ def why_kept(module: nn.Module, layers: set[int]) -> str | None:
                     isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves_in(value)
                 ):
                     return (
-                        f"{type(each).__name__} {prefix!r} keeps a tensor of its forward as {name!r}, which only its "
+                        f"{class_name(each)} {prefix!r} keeps a tensor of its forward as {name!r}, which only its "
                         "rank has in a pipeline, of the last part of the batch alone: return it to the next layer, "
                         "detach it if it is for the eye alone, or choose ddp or fsdp"
                     )
     return None
 
 
-def refuse_batch_norms(module: nn.Module) -> None:
-    """Refuse layers that normalize by the part of a batch that they see, and keep no statistics to tell by.
+def _once_for_each_part(name: str, owner: nn.Module, micro_batches: int) -> str:
+    norm = isinstance(owner, BATCH_NORM)
+    also = ", or batch_statistics_per_part=True to have the statistics of parts" if norm else ""
+    return (
+        f"training changes the buffer {name!r}, once for each of the {micro_batches} parts of a batch, not once per "
+        f"batch: choose micro_batches=1 (with schedule='gpipe'), or have {class_name(owner)} in evaluation mode{also}"
+    )
+
+
+def refuse_batch_norms(module: nn.Module, micro_batches: int) -> None:
+    """Refuse layers that normalize by the part of a batch that they see, before one fails on a part of one sample.
+
+    Args:
+        module: the user's.
+        micro_batches: parts of the batch; at least 2.
 
     Raises:
         DataError: names the first.
     """
     for name, each in module.named_modules():
-        if isinstance(each, BATCH_NORM) and each.running_mean is None:
+        if not isinstance(each, BATCH_NORM):
+            continue
+        if each.running_mean is not None and each.training:
+            raise DataError(_once_for_each_part(f"{name}.running_mean", each, micro_batches))
+        if each.running_mean is None:
             raise DataError(
-                f"{name!r}, a {type(each).__name__}, normalizes each part of a batch separately: choose "
+                f"{name!r}, a {class_name(each)}, normalizes each part of a batch separately: choose "
                 "micro_batches=1 (with schedule='gpipe'), or batch_statistics_per_part=True for those of parts"
             )
 

@@ -89,7 +89,7 @@ class Training:
             refuse_small_batch(total, count)
         self._outputs, self._logs = {}, ChunkLogs()
         if count > 1 and not pipeline.statistics_per_part and self._is_first_batch:
-            refuse_batch_norms(self._plain)
+            refuse_batch_norms(self._plain, count)
         self._changes.note()
         with self.seeds.batch():
             entries = self._entries() if pipeline.line.has_first else []

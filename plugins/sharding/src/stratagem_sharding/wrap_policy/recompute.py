@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from stratagem.errors import ConfigError
 from stratagem.sdk.torch_private import tensor_version
+from stratagem_sharding.class_names import class_name
 from stratagem_sharding.torch_private import own_buffers
 
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
@@ -42,7 +43,7 @@ def recompute_activations(modules: Iterable[nn.Module], contexts: Contexts | Non
     for module in modules:
         if isinstance(vars(module).get("forward"), RecomputedForward):
             raise ConfigError(
-                f"activations of {type(module).__name__} are recomputed twice: name its class in one place, "
+                f"activations of {class_name(module)} are recomputed twice: name its class in one place, "
                 "the strategy's activation_checkpointing_policy or the extension activations"
             )
         # The forward is replaced inside the module's hooks, so that what gathers its parameters stays outside of what
@@ -122,8 +123,8 @@ class _RefusedChanges(AbstractContextManager[None]):
         for owner, name, buffer, version in self._before:
             if own_buffers(owner).get(name) is not buffer or tensor_version(buffer) != version:
                 raise ConfigError(
-                    f"the forward of {type(owner).__name__} changes its buffer {name!r}, and recomputing its "
-                    f"activations would change it twice: leave {type(self._module).__name__} out of the modules "
+                    f"the forward of {class_name(owner)} changes its buffer {name!r}, and recomputing its "
+                    f"activations would change it twice: leave {class_name(self._module)} out of the modules "
                     "whose activations are recomputed"
                 )
 
