@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from stratagem_testing.strategies import STRATEGY_CHECKS
+
+from tests.gpu.unfit import failures_of, unfit_on
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,3 +40,27 @@ def test_it_is_rehearsed_without_a_gpu(tmp_path):
     }  # fmt: skip
     assert work["kit single"]["found"]["failed"] == 0
     assert all(each["background"]["read_back_equal"] for each in work["saves"]["found"].values())
+
+
+def test_what_says_nothing_of_a_device_is_no_failure_there_and_all_else_is():
+    cells = [{"row": row, "verdict": "wrong"} for row in ("gradient_noise", "plain_steps")]
+    result = {"exit": 1, "found": [*cells, {"row": "group_edits", "verdict": "equal"}]}
+    assert failures_of(result, "sim") == ["plain_steps"]
+    assert failures_of(result, "cpu") == ["gradient_noise", "plain_steps"]
+    assert failures_of({"exit": None, "found": cells[:1]}, "sim") == ["time"]
+    assert failures_of({"exit": 2, "found": None}, "cuda") == ["exit"]
+    kit = {"passed": 1, "failures": [{"check": "sparse_gradients", "reason": ""}]}
+    assert failures_of({"exit": 1, "found": kit}, "sim") == []
+    assert failures_of({"exit": 1, "found": kit}, "cuda") == ["sparse_gradients"]
+    equal = {"cells": {"ddp, 32-true": "failed: RuntimeError", "fsdp, 32-true": "differs by 1e-7"}}
+    assert failures_of({"exit": 0, "found": equal}, "cuda") == ["ddp, 32-true"]
+
+
+def test_what_says_nothing_of_a_device_is_there(generator):
+    work = json.loads(generator.DATA.read_text())["work"]
+    rows = {cell["row"] for name in work if name.startswith("own loops") for cell in work[name]["found"]}
+    known = (
+        rows | {cell["kind"] for cell in work["parity"]["found"]} | {each.name for each in STRATEGY_CHECKS}
+    )
+    for accelerator in ("cuda", "sim"):
+        assert set(unfit_on(accelerator)) <= known

@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from tests.gpu.unfit import failures_of, unfit_on
+
 ROOT = Path(__file__).parents[2]
 KIT = (
     "single",
@@ -87,13 +89,16 @@ def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
     # Work on sim is done by threads of its own.
     if work.shares_cores or accelerator not in ("cuda", "cpu"):
         environment["OMP_NUM_THREADS"] = "1"
-    with open(f"{file}.out", "w+", encoding="utf-8") as output:
+    with (
+        open(f"{file}.out", "w+", encoding="utf-8") as output,
+        open(f"{file}.err", "w+", encoding="utf-8") as errors,
+    ):
         process = subprocess.Popen(
             command,
             cwd=ROOT,
             env=environment,
             stdout=output,
-            stderr=subprocess.STDOUT,
+            stderr=errors,  # warnings would come within the JSON that is printed
             start_new_session=True,
         )
         try:
@@ -105,8 +110,9 @@ def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
             os.killpg(process.pid, 9)
             process.wait()
         output.seek(0)
-        said = output.read()
-    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else _json_within(said)
+        errors.seek(0)
+        printed, said = output.read(), errors.read()
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else _json_within(printed)
     seconds = round(time.monotonic() - began, 1)
     print(f"{work.name}: {'too long' if code is None else code} after {seconds} s", flush=True)
     if found is not None:
@@ -115,7 +121,7 @@ def do(work: Work, folder: Path, accelerator: str) -> dict[str, Any]:
         "exit": code,
         "seconds": seconds,
         "found": found,
-        "said": said[-4000:] if code or found is None else "",
+        "said": (printed[-2000:] + said[-2000:]) if code != 0 or found is None else "",
     }
 
 
@@ -200,9 +206,15 @@ def main() -> None:
         for done in as_completed(begun):
             found[begun[done]] = done.result()
             keep()
-    failed = [name for name, result in found.items() if result["exit"] != 0]
-    print(f"{chosen.json}: {len(found)} tasks, {len(failed)} failed: {', '.join(failed)}")
-    sys.exit(bool(failed))
+    failed = {name: failures_of(result, chosen.accelerator) for name, result in found.items()}
+    for name, failures in failed.items():
+        if failures:
+            print(f"{name}: {', '.join(failures)}")
+    for name, why in unfit_on(chosen.accelerator).items():
+        print(f"left out on {chosen.accelerator}: {name}: {why}")
+    count = sum(map(bool, failed.values()))
+    print(f"{chosen.json}: {len(found)} tasks, {count} failed")
+    sys.exit(bool(count))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -99,14 +100,19 @@ def _build(library: Path) -> None:
     torch_libraries = Path(torch.__file__).parent / "lib"
     # The library gets its name once it is whole.
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        objects = []
-        for source in sorted(_SOURCES.glob("*.cpp")):
-            objects.append(f"{folder}/{source.stem}.o")
-            _run([found, *_flags(), "-c", str(source), "-o", objects[-1]])
+        sources = {f"{folder}/{source.stem}.o": source for source in sorted(_SOURCES.glob("*.cpp"))}
+        flags = _flags()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = [
+                pool.submit(_run, [found, *flags, "-c", str(source), "-o", target])
+                for target, source in sources.items()
+            ]
+            for each in compiled:
+                each.result()
         names = ("c10", "torch_cpu", "torch", "torch_python")
         libraries = [f"-L{torch_libraries}", *(f"-l{name}" for name in names)]
         whole = Path(folder) / library.name
-        _run([found, "-shared", *objects, *libraries, "-pthread", "-o", str(whole)])
+        _run([found, "-shared", *sources, *libraries, "-pthread", "-o", str(whole)])
         whole.replace(library)
 
 

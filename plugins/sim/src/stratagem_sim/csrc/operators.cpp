@@ -18,6 +18,9 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 namespace sim {
 
 namespace {
@@ -35,6 +38,9 @@ at::Tensor with_storage(const at::Tensor& tensor, c10::Storage storage, c10::Dis
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     result.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
+  // Matrix products and copies get views that are conjugated or negated as these are, and read such marks.
+  result._set_conj(tensor.is_conj());
+  result._set_neg(tensor.is_neg());
   return result;
 }
 
@@ -173,6 +179,27 @@ Stack host_arguments(const c10::FunctionSchema& schema, const Stack& arguments, 
   return result;
 }
 
+bool is_one_of(const c10::OperatorHandle& op, std::initializer_list<const char*> names) {
+  return std::find(names.begin(), names.end(), op.schema().name()) != names.end();
+}
+
+// The CPU's kernels of norms keep statistics in the input's type, unless parameters have another one. PyTorch's meta
+// kernels say what CUDA's do.
+void take_types_of_statistics(const c10::OperatorHandle& op, const Stack& arguments, Stack& metas) {
+  if (!is_one_of(op, {"aten::native_layer_norm", "aten::native_group_norm", "aten::native_batch_norm"})) {
+    return;
+  }
+  auto type = arguments[0].toTensor().scalar_type();
+  for (const auto& tensor : tensors_of(arguments)) {
+    if (tensor.scalar_type() != type) {
+      return;
+    }
+  }
+  for (size_t i = 1; i < metas.size(); ++i) {
+    metas[i] = metas[i].toTensor().to(type);
+  }
+}
+
 // What the results look like, as meta tensors; none where only the values can say.
 std::optional<Stack> meta_results(const c10::OperatorHandle& op, const Stack& arguments) {
   Stack stack;
@@ -188,6 +215,10 @@ std::optional<Stack> meta_results(const c10::OperatorHandle& op, const Stack& ar
       }));
     }
   }
+  // Bags have other results on the CPU than the meta kernel says.
+  if (is_one_of(op, {"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})) {
+    return std::nullopt;
+  }
   try {
     op.callBoxed(&stack);
   } catch (const std::exception&) {
@@ -199,6 +230,7 @@ std::optional<Stack> meta_results(const c10::OperatorHandle& op, const Stack& ar
       return std::nullopt;
     }
   }
+  take_types_of_statistics(op, arguments, stack);
   return stack;
 }
 
@@ -432,6 +464,61 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {input.mul(mask).mul_(p == 1 ? 0.0 : 1 / (1 - p)), mask};
 }
 
+// PyTorch has fused cells for devices like this one, and the CPU has none: the same from single operators.
+using Optional = const std::optional<at::Tensor>&;
+
+at::Tensor biased(const at::Tensor& gates, Optional bias) {
+  return bias && bias->defined() ? gates + *bias : gates;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(
+    const at::Tensor& input, const at::Tensor& hidden, const at::Tensor& cell, Optional input_bias, Optional hidden_bias) {
+  auto gates = (biased(input, input_bias) + biased(hidden, hidden_bias)).chunk(4, 1);
+  auto in = gates[0].sigmoid(), forget = gates[1].sigmoid(), update = gates[2].tanh(), out = gates[3].sigmoid();
+  auto next = forget * cell + in * update;
+  return {out * next.tanh(), next, at::cat({in, forget, update, out}, 1)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
+    Optional hidden_gradient, Optional cell_gradient, const at::Tensor& cell, const at::Tensor& next,
+    const at::Tensor& workspace, bool has_bias) {
+  auto gates = workspace.chunk(4, 1);
+  auto in = gates[0], forget = gates[1], update = gates[2], out = gates[3];
+  auto tanh = next.tanh();
+  auto of_cell = cell_gradient && cell_gradient->defined() ? *cell_gradient : at::zeros_like(next);
+  auto of_out = at::zeros_like(next);
+  if (hidden_gradient && hidden_gradient->defined()) {
+    of_out = *hidden_gradient * tanh * out * (1 - out);
+    of_cell = of_cell + *hidden_gradient * out * (1 - tanh * tanh);
+  }
+  auto of_gates = at::cat(
+      {of_cell * update * in * (1 - in), of_cell * cell * forget * (1 - forget), of_cell * in * (1 - update * update),
+       of_out},
+      1);
+  return {of_gates, of_cell * forget, has_bias ? of_gates.sum(0) : at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor> gru_cell(
+    const at::Tensor& input, const at::Tensor& hidden, const at::Tensor& state, Optional input_bias, Optional hidden_bias) {
+  auto inputs = biased(input, input_bias).chunk(3, 1), hiddens = biased(hidden, hidden_bias).chunk(3, 1);
+  auto reset = (inputs[0] + hiddens[0]).sigmoid(), keep = (inputs[1] + hiddens[1]).sigmoid();
+  auto next = (inputs[2] + reset * hiddens[2]).tanh();
+  return {(state - next) * keep + next, at::cat({reset, keep, next, state, hiddens[2]}, 1)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_backward(
+    const at::Tensor& gradient, const at::Tensor& workspace, bool has_bias) {
+  auto kept = workspace.chunk(5, 1);
+  auto reset = kept[0], keep = kept[1], next = kept[2], state = kept[3], hidden = kept[4];
+  auto of_next = gradient * (1 - keep) * (1 - next * next);
+  auto of_keep = gradient * (state - next) * keep * (1 - keep);
+  auto of_reset = of_next * hidden * reset * (1 - reset);
+  auto of_inputs = at::cat({of_reset, of_keep, of_next}, 1);
+  auto of_hiddens = at::cat({of_reset, of_keep, of_next * reset}, 1);
+  auto sum = [&](const at::Tensor& gates) { return has_bias ? gates.sum(0) : at::Tensor(); };
+  return {of_inputs, of_hiddens, gradient * keep, sum(of_inputs), sum(of_hiddens)};
+}
+
 void record_stream(at::Tensor& tensor, c10::Stream stream) {
   record_data_ptr(tensor.storage().data_ptr(), stream);
 }
@@ -485,10 +572,27 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("native_dropout", &native_dropout);
+  m.impl("_thnn_fused_lstm_cell", &lstm_cell);
+  m.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
+  m.impl("_thnn_fused_gru_cell", &gru_cell);
+  m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
+  // The CPU's kernels, in place of those that PyTorch composes for a device that has none.
+  for (const char* norm : {"native_layer_norm", "native_group_norm"}) {
+    m.impl(norm, torch::CppFunction::makeFromBoxedFunction<&run_fallback>());
+  }
   m.impl("record_stream", &record_stream);
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&run_convolution>());
   m.impl(
       "convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&run_convolution_backward>());
+}
+
+// A copy reads the marks of conjugated and negated views itself. PyTorch's fallback would copy them first, for ever.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
