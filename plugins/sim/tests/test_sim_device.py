@@ -26,6 +26,14 @@ def test_wrong_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         SimAccelerator().device_count()
 
 
+def test_it_has_events_and_the_cpu_beside_it_has_none() -> None:
+    code = """
+    from stratagem.sdk.tensors import has_events
+    print([has_events(torch.device(name)) for name in ("sim", "sim:1", "cpu", "mps")])
+    """
+    assert run(code) == "[True, True, False, False]"
+
+
 def test_a_pinned_copy_reads_memory_late() -> None:
     code = """
     source = torch.ones(4).pin_memory()

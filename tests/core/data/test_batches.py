@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from stratagem.data.batches import map_tensors, moved, to_device
+from stratagem.data.batches import has_events, map_tensors, moved, to_device
 
 META = torch.device("meta")
 Pair = namedtuple("Pair", "x y")
@@ -94,3 +94,15 @@ def test_copies_of_tensors_do_not_wait_for_the_device():
     tensor = torch.ones(2).as_subclass(Transferred)
     to_device({"x": tensor}, META)
     assert tensor.moved_by == ((META,), {"non_blocking": True})
+
+
+def test_without_an_accelerator_no_device_has_events(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    assert not any(has_events(torch.device(name)) for name in ("cpu", "cuda", "mps"))
+
+
+@pytest.mark.parametrize(("name", "has"), [("cuda", True), ("mps", False), ("xpu", True)])
+def test_the_device_of_torch_accelerator_has_events_unless_it_is_mps(name, has, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(name))
+    assert has_events(torch.device(name, 0)) is has
+    assert not has_events(torch.device("cpu"))

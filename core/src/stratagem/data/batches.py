@@ -65,11 +65,22 @@ class _Moved:
         return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here
 
 
+def has_events(device: torch.device) -> bool:
+    """Return whether work on a device is ordered by streams and events of its own, which `torch.accelerator` knows.
+
+    Not so on the CPU, and neither on mps: its memory is the CPU's, and an event waits for all that is queued.
+
+    Args:
+        device: any; its index doesn't matter.
+    """
+    here = torch.accelerator.current_accelerator()
+    return here is not None and here.type == device.type != "mps"
+
+
 @cache
 def _copy_stream(device: torch.device) -> torch.Stream | None:
     """Return the stream on which batches are copied to a device; None where it has only one, or can't say so."""
-    here = torch.accelerator.current_accelerator()
-    if here is None or here.type != device.type:
+    if not has_events(device):
         return None
     try:
         stream = torch.Stream(device=device)

@@ -1,6 +1,6 @@
-"""Tensors in batches: moving, taking apart."""
+"""Tensors in batches: moving, taking apart, and whether copies have events."""
 
 from stratagem.collectives.nests import Container, leaves_in, map_values, opened
-from stratagem.data.batches import map_tensors, to_device
+from stratagem.data.batches import has_events, map_tensors, to_device
 
-__all__ = ["Container", "leaves_in", "map_tensors", "map_values", "opened", "to_device"]
+__all__ = ["Container", "has_events", "leaves_in", "map_tensors", "map_values", "opened", "to_device"]

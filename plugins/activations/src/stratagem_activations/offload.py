@@ -11,6 +11,8 @@ from stratagem_sharding.torch_private import view_base
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from stratagem.sdk.tensors import has_events
+
 MIN_SIZE_BYTES = 1 << 16
 """Smaller tensors stay on the device: a copy takes longer than it is worth."""
 
@@ -62,12 +64,11 @@ def _to_host(tensor: torch.Tensor) -> torch.Tensor | _OnHost:
     if not is_plain or device.type == "cpu" or tensor.nbytes < MIN_SIZE_BYTES or _is_parameter(tensor):
         return tensor
     host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    here = torch.accelerator.current_accelerator()
-    has_events = here is not None and here.type == device.type != "mps"
-    host.copy_(tensor, non_blocking=has_events)
+    is_ordered = has_events(device)
+    host.copy_(tensor, non_blocking=is_ordered)
     # Forward goes on beside the copy. Backward may read it on another stream, which waits for the event.
     return _OnHost(
-        device, host, torch.accelerator.current_stream(device).record_event() if has_events else None
+        device, host, torch.accelerator.current_stream(device).record_event() if is_ordered else None
     )
 
 

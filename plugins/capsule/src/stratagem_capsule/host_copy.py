@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from stratagem.sdk.tensors import has_events
+
 
 @dataclass(frozen=True)
 class HostCopy:
@@ -32,9 +34,7 @@ class HostCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        here = torch.accelerator.current_accelerator()
-        # Memory of the CPU and of mps is the same, and an event of mps waits for all that is queued.
-        self._has_events = here is not None and here.type == device.type != "mps"
+        self._has_events = has_events(device)
 
     def of(self, tensor: torch.Tensor) -> HostCopy:
         """Return a copy of a tensor as it is now in the order of the device's work."""

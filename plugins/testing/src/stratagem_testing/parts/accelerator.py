@@ -10,6 +10,7 @@ import torch
 
 from stratagem import Availability
 from stratagem.sdk.selection import PRECISIONS
+from stratagem.sdk.tensors import has_events
 from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import AcceleratorSubject
 from stratagem_testing.workers import RankError
@@ -154,8 +155,7 @@ def _asynchronous(subject: AcceleratorSubject) -> torch.device:
     accelerator = _there(subject)
     device = accelerator.device(0)
     accelerator.set_up(device)
-    here = torch.accelerator.current_accelerator()
-    if here is None or here.type != device.type:
+    if not has_events(device):
         raise NotApplicable(f"{device.type} has no streams that torch.accelerator knows")
     if torch.Stream(device=device) == torch.accelerator.current_stream(device):
         raise NotApplicable(f"{device.type} has one stream")
