@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,18 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 def node(store: HashStore, folder: Path) -> GenerationRendezvous:
     """Return a node of a run of 2 to 4, in twos."""
     folder.mkdir()
-    parameters = RendezvousParameters("c10d", "", "run", 2, 4, last_call_timeout="1")
+    parameters = RendezvousParameters("c10d", "", "run", 2, 4, last_call_timeout="3")
     inner = create_handler(store, CheckedBackend(C10dRendezvousBackend(store, "run")), parameters)
     return GenerationRendezvous(inner, LaunchDir(str(folder)), "127.0.0.1", "run", node_unit=2)
 
 
 def join(pool: ThreadPoolExecutor, nodes: list[GenerationRendezvous]) -> list[Future[RendezvousInfo]]:
     return [pool.submit(node.next_rendezvous) for node in nodes]
+
+
+def first_two(joined: list[Future[RendezvousInfo]]) -> list[Future[RendezvousInfo]]:
+    """Return the nodes that take part; the third one waits."""
+    return list(islice(as_completed(joined, timeout=200), 2))
 
 
 def test_a_third_node_waits_until_the_run_has_ended(
@@ -35,7 +42,7 @@ def test_a_third_node_waits_until_the_run_has_ended(
     nodes = [node(store, tmp_path / str(number)) for number in range(3)]
     with ThreadPoolExecutor(8) as pool:
         joined = join(pool, nodes)
-        there = wait(joined, timeout=10).done
+        there = first_two(joined)
         assert sorted((each.result().rank, each.result().world_size) for each in there) == [(0, 2), (1, 2)]
         (spare,) = (number for number, each in enumerate(joined) if each not in there)
         assert not (tmp_path / str(spare) / ROUND).exists()
@@ -51,13 +58,13 @@ def test_a_spare_node_takes_part_once_a_fourth_has_come(tmp_path: Path) -> None:
     nodes = [node(store, tmp_path / str(number)) for number in range(4)]
     with ThreadPoolExecutor(8) as pool:
         joined = join(pool, nodes[:3])
-        there = wait(joined, timeout=10).done
+        there = first_two(joined)
         users = [number for number, each in enumerate(joined) if each in there]
         (spare,) = {0, 1, 2} - set(users)
         fourth = join(pool, nodes[3:])
         # The agents of the two end their workers once they see that a node waits.
         while not all(nodes[number].num_nodes_waiting() for number in users):
-            pass
+            time.sleep(0.05)
         again = [*join(pool, [nodes[number] for number in users]), joined[spare], *fourth]
         infos = [each.result(60) for each in again]
         rounds = {(tmp_path / str(number) / ROUND).read_text() for number in range(4)}
