@@ -21,10 +21,10 @@ Combine parallelisms of separate plugins in one strategy:
 stratagem fit examples/experts.py:MixtureModel --max-steps 4 --strategy shard+expert=2 --accelerator cpu --devices 4
 ```
 
-[The guide](guides/compositions.md) says what each axis does. This page compares every choice of two, three and four of
-them, with two ranks along each, with plain PyTorch in one process. `make compositions` runs those of two and three, on 4
-and 8 ranks; `make compositions ONLY=pipeline+replicate+shard+tensor` runs one of four, on 16, in about 3 minutes on 2
-cores. Both write this page.
+[The guide](guides/compositions.md) says what each axis does. This page compares every choice of two, three and four
+of them, with two ranks along each, with plain PyTorch in one process. `make compositions` runs those of two and
+three, on 4 and 8 ranks; `make compositions ONLY=pipeline+replicate+shard+tensor` runs one of four, on 16, in about
+3 minutes on 2 cores. Both write this page.
 
 All train one small transformer: attention, two mixtures of four experts with a shared one, a head with the weight of
 the embedding, and a parameter without dimensions. Beside `pipeline`, its blocks are an `nn.Sequential`. A number is
