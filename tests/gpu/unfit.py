@@ -34,6 +34,7 @@ OF_ONE: Mapping[str, Mapping[str, str]] = {
     },
     "sim": {
         **dict.fromkeys(("embedding_sparse", "sparse_adam", "sparse_gradients"), SPARSE),
+        "other_world_size": "asks for 4 devices, and sim has 2 unless STRATAGEM_SIM_DEVICES says more",
         "no_sync": "counts collectives by sequence numbers, which PyTorch has for its own process groups alone",
     },
 }
