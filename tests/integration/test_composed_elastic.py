@@ -53,17 +53,16 @@ def memories(tmp_path: Path) -> Iterator[list[Path]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("strategy", "in_memory"),
     [
-        ("replicate+tensor=2", False),
-        ("shard+tensor=2", False),
-        ("pipeline=2+replicate", False),
-        ("pipeline=2+shard", False),
-        ("replicate+tensor=2", True),
-        ("shard+tensor=2", True),
+        pytest.param("replicate+tensor=2", True, marks=pytest.mark.long),
+        pytest.param("pipeline=2+shard", False, marks=pytest.mark.long),
+        pytest.param("replicate+tensor=2", False, marks=pytest.mark.soak),
+        pytest.param("shard+tensor=2", False, marks=pytest.mark.soak),
+        pytest.param("shard+tensor=2", True, marks=pytest.mark.soak),
+        pytest.param("pipeline=2+replicate", False, marks=pytest.mark.soak),
     ],
 )
 def test_two_by_two_goes_on_as_one_by_two_and_grows_again(
