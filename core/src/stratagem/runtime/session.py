@@ -281,8 +281,9 @@ class Session:
 
     def step_prepared(self, prepared: Prepared, index: int, closure: Callable[[], Any] | None = None) -> bool:
         """Call `Prepared.step`, for a loop that completes gradients itself; return whether it was applied."""
-        if prepared in self._retrials:
-            self._retrials[prepared][index].before_step()
+        retrials = self._retrials.get(prepared, ())
+        if index < len(retrials):  # an optimizer that an engine makes itself is not tried
+            retrials[index].before_step()
         with self._watch.strategy_steps():
             applied = prepared.step(index, closure)
         prepared.loss_weights.note_step(index)
