@@ -50,7 +50,7 @@ def test_replicas_are_those_of_the_cpu(case: str, ranks: int, monkeypatch: pytes
         return torch.tensor(stratagem.Runtime(strategy, accelerator, ranks).launch(train, quiet=True))
 
     found = trained("sim")
-    # What hasn't come yet is NaN. It is told first, for on the CPU messages that nothing waits for hang.
+    # What hasn't arrived yet is NaN. This comes first: on the CPU, messages that nothing waits for hang.
     assert found.isfinite().all()
     expected = trained("cpu")
     assert not torch.equal(expected[0], expected[1]), "replicas are equal, so that nothing was tried"

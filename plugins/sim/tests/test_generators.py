@@ -1,4 +1,4 @@
-"""The device's generator is captured, restored and lent with those of the process."""
+"""The device's generator is saved, restored and forked with those of the process."""
 
 from __future__ import annotations
 

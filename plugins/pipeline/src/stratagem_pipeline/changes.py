@@ -221,9 +221,10 @@ def refuse_batch_norms(module: nn.Module, micro_batches: int) -> None:
     for name, each in module.named_modules():
         if not isinstance(each, BATCH_NORM):
             continue
-        if each.running_mean is not None and each.training:
-            raise DataError(_once_for_each_part(f"{name}.running_mean", each, micro_batches))
-        if each.running_mean is None:
+        if each.running_mean is not None:
+            if each.training:
+                raise DataError(_once_for_each_part(f"{name}.running_mean", each, micro_batches))
+        else:
             raise DataError(
                 f"{name!r}, a {class_name(each)}, normalizes each part of a batch separately: choose "
                 "micro_batches=1 (with schedule='gpipe'), or batch_statistics_per_part=True for those of parts"
