@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from stratagem.data.batches import has_events, map_tensors, moved, to_device
+from stratagem.data.batches import _copy_stream, has_events, map_tensors, moved, to_device
 
 META = torch.device("meta")
 Pair = namedtuple("Pair", "x y")
@@ -101,8 +101,30 @@ def test_without_an_accelerator_no_device_has_events(monkeypatch):
     assert not any(has_events(torch.device(name)) for name in ("cpu", "cuda", "mps"))
 
 
-@pytest.mark.parametrize(("name", "has"), [("cuda", True), ("mps", False), ("xpu", True)])
-def test_the_device_of_torch_accelerator_has_events_unless_it_is_mps(name, has, monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(name))
-    assert has_events(torch.device(name, 0)) is has
+@pytest.fixture
+def forgotten_streams():
+    """No stream is kept from another test, nor for the next one."""
+    _copy_stream.cache_clear()
+    yield
+    _copy_stream.cache_clear()
+
+
+@pytest.mark.parametrize(("current", "has"), [(0, False), (1, True)], ids=["one stream", "two streams"])
+@pytest.mark.usefixtures("forgotten_streams")
+def test_a_device_with_a_second_stream_has_events(current, has, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: META)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch, "Stream", lambda device: 0)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    assert has_events(META) is has
     assert not has_events(torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("forgotten_streams")
+def test_a_device_that_makes_no_second_stream_has_no_events(monkeypatch):
+    def fails(device):
+        raise RuntimeError("the backend doesn't support streams")
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: META)
+    monkeypatch.setattr(torch, "Stream", fails)
+    assert not has_events(META)

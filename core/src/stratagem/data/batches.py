@@ -66,21 +66,21 @@ class _Moved:
 
 
 def has_events(device: torch.device) -> bool:
-    """Return whether work on a device is ordered by streams and events of its own, which `torch.accelerator` knows.
+    """Return whether work on a device is ordered by streams and events, which `torch.accelerator` knows.
 
-    Not so on the CPU, and neither on mps: its memory is the CPU's, and an event waits for all that is queued.
+    Not so on the CPU, nor on a device with a single stream, where what is queued runs in order.
 
     Args:
         device: any; its index doesn't matter.
     """
-    here = torch.accelerator.current_accelerator()
-    return here is not None and here.type == device.type != "mps"
+    return _copy_stream(device) is not None
 
 
 @cache
 def _copy_stream(device: torch.device) -> torch.Stream | None:
     """Return the stream on which batches are copied to a device; None where it has only one, or can't say so."""
-    if not has_events(device):
+    here = torch.accelerator.current_accelerator()
+    if here is None or here.type != device.type:
         return None
     try:
         stream = torch.Stream(device=device)
