@@ -11,6 +11,7 @@ import pytest
 import torch
 from stratagem_sharding import torch_private as private
 from stratagem_sharding.module_snapshot import ModuleSnapshot
+from stratagem_sharding.wrap_policy import recompute_activations
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
@@ -265,3 +266,11 @@ def test_compiled_modules_are_recognised() -> None:
     assert private.is_compiled(torch.compile(layer, backend="eager"))
     layer.compile(backend="eager")
     assert private.is_compiled(layer)
+    other = nn.Linear(1, 1)
+    recompute_activations([other])
+    assert not private.is_compiled(other)
+    other = nn.Linear(1, 1)
+    other.forward = torch.compile(other.forward, backend="eager")  # type: ignore[method-assign]  # as users do
+    assert private.is_compiled(other)
+    recompute_activations([other])
+    assert private.is_compiled(other)

@@ -107,10 +107,18 @@ def set_post_accumulate_hooks(tensor: torch.Tensor, hooks: dict[int, Callable[..
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether it is what `torch.compile` returned, or its `compile` was called."""
-    return (
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-    )
+    """Whether it is what `torch.compile` returned, its `compile` was called, or its forward is compiled.
+
+    Forwards of ours that replace one have it as `original_forward`, and a compiled one as `compiled_forward`.
+    """
+    if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    forward = vars(module).get("forward")
+    while forward is not None:
+        if hasattr(getattr(forward, "compiled_forward", forward), "_torchdynamo_orig_callable"):
+            return True
+        forward = getattr(forward, "original_forward", None)
+    return False
 
 
 def local_shard(tensor: Any) -> torch.Tensor:

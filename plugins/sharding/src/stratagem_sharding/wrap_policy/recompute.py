@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from stratagem.errors import ConfigError
 from stratagem.sdk.torch_private import tensor_version
@@ -61,7 +61,7 @@ class RecomputedForward:
     def __init__(self, module: nn.Module, contexts: Contexts | None) -> None:
         self.original_forward = module.forward
         self._module = module
-        self._contexts = contexts or _no_contexts
+        self._contexts = contexts
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -71,18 +71,17 @@ class RecomputedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.original_forward(*args, **kwargs)
-        # The compiler traces no Python of ours around a forward, and functionalizes changes of buffers itself.
-        contexts = self._contexts if torch.compiler.is_compiling() else self._guarded_contexts
-        return checkpoint(self.original_forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+        contexts: dict[str, Any] = {"context_fn": self._guarded_contexts}
+        if torch.compiler.is_compiling():
+            # The compiler traces no Python of ours around a forward, and functionalizes changes of buffers itself. It
+            # takes only functions that make dispatch modes.
+            contexts = {} if self._contexts is None else {"context_fn": self._contexts}
+        return checkpoint(self.original_forward, *args, use_reentrant=False, **contexts, **kwargs)
 
     def _guarded_contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        first, again = self._contexts()
+        first, again = (self._contexts or noop_context_fn)()
         # Outside of a selection, which counts the operations of the forward alone.
         return _Both(_RefusedChanges(self._module), first), _Both(_KeptStatistics(self._module), again)
-
-
-def _no_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    return nullcontext(), nullcontext()
 
 
 class _Both(AbstractContextManager[None]):
