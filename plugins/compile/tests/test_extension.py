@@ -414,12 +414,22 @@ def test_a_machine_without_a_compiler_is_refused_before_the_launch(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CC", raising=False)
-    runtime = Runtime("single", accelerator="cpu", plugins=["compile_blocks"])
+    launched: list[object] = []
+
+    class Launched:
+        @hookimpl(wrapper=True, trylast=True)
+        def launch(self, request: object) -> Generator[None, Any, Any]:
+            launched.append(request)
+            return (yield)
+
+    runtime = Runtime("single", accelerator="cpu", plugins=[Launched(), "compile_blocks"])
     with pytest.raises(
         ConfigError, match=r"^backend=\"inductor\" generates C\+\+ code, and there is no compiler"
     ):
         runtime.launch(split, quiet=True)
-    Runtime("single", accelerator="cpu", plugins=[extension("blocks")]).launch(split, quiet=True)
+    assert not launched
+    Runtime("single", accelerator="cpu", plugins=[Launched(), extension("blocks")]).launch(split, quiet=True)
+    assert len(launched) == 1
 
 
 @pytest.mark.parametrize(

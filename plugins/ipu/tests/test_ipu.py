@@ -176,6 +176,12 @@ class Normed(Regression):
         self.net.append(nn.BatchNorm1d(1))
 
 
+class Compiled(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[0].compile(backend="eager")
+
+
 class Ended(Regression):
     def training_step_end(self, outputs: list[Any]) -> Any:
         return outputs[0]
@@ -202,6 +208,7 @@ class Partly(Regression):
         (ReadsIndex, {}, "training_step reads batch_idx"),
         (ReturnsMore, {}, "returned more than its loss"),
         (Ended, {}, "defines training_step_end"),
+        (Compiled, {}, "'net.0' is compiled by torch, and poptorch compiles the whole step itself"),
         (Normed, {"devices": 2}, "'net.3' is a BatchNorm1d, whose statistics"),
         (Regression, {"accumulate_grad_batches": 2}, "accumulate_grad_batches=2 is not available"),
         (Regression, {"gradient_clip_val": 1.0}, "can't do this: clipping gradients by norm"),

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import torch
 from stratagem_sharding.torch_private import is_compiled
 from stratagem_sharding.wrap_policy import Policy, callable_children, modules_named
 from torch import nn
@@ -68,9 +69,12 @@ class Compile:
 
     @hookimpl(wrapper=True)
     def launch(self, request: LaunchRequest) -> Generator[None, Launcher, Launcher]:
-        """Refuse a machine without any compiler before workers are started."""
-        if self.backend == "inductor" and not (_found("CXX", _CXX) or _found("CC", _C)):
-            raise ConfigError(_missing("C++"))
+        """Refuse a machine without a compiler before workers are started."""
+        if self.backend == "inductor" and not _found("CXX", _CXX):
+            # For a GPU, Triton compiles with a compiler of C. Which devices a run has, its workers know.
+            is_of_cpu = torch.accelerator.current_accelerator() is None
+            if is_of_cpu or not _found("CC", _C):
+                raise ConfigError(_missing_compiler())
         return (yield)
 
     # Innermost, so that forwards which other extensions replaced are compiled, too.
@@ -138,7 +142,7 @@ class Compile:
                 'backend="aot_eager", or leave the extension compile out'
             )
         if device_type == "cpu" and not _found("CXX", _CXX):
-            raise ConfigError(_missing("C++"))
+            raise ConfigError(_missing_compiler())
 
 
 class _Restoring(PreparedWrapper):
@@ -163,9 +167,9 @@ def _found(variable: str, names: Sequence[str]) -> bool:
     return any(shutil.which(name) is not None for name in ((given,) if given else names))
 
 
-def _missing(language: str) -> str:
+def _missing_compiler() -> str:
     return (
-        f'backend="inductor" generates {language} code, and there is no compiler for it '
+        'backend="inductor" generates C++ code, and there is no compiler for it '
         f'({os.environ.get("CXX") or ", ".join(_CXX)}): install one, or choose backend="aot_eager"'
     )
 
@@ -173,8 +177,6 @@ def _missing(language: str) -> str:
 def _refuse_unknown_backend(backend: Any) -> None:
     if callable(backend) or backend in COMMON_BACKENDS:
         return
-    import torch
-
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
         raise ConfigError(f"backend={backend!r} must be a function, or one of {', '.join(sorted(known))}")
@@ -204,6 +206,4 @@ def _kind(module: nn.Module) -> tuple[Any, ...]:
 
 def _shape(tensor: Any) -> tuple[int, ...] | None:
     """Return its sizes; None before a lazy module's first forward, which decides them."""
-    from torch.nn.parameter import is_lazy
-
-    return None if is_lazy(tensor) else tuple(tensor.shape)
+    return None if nn.parameter.is_lazy(tensor) else tuple(tensor.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from stratagem_sharding.torch_private import backward_hooks, post_accumulate_hooks
+from stratagem_sharding.torch_private import backward_hooks, is_compiled, post_accumulate_hooks
 from torch import nn
 from torch.optim import Optimizer
 
@@ -40,6 +40,11 @@ def refuse_loop(request: SetupRequest, parts: int) -> None:
             "make the batches larger, and have the IPU cut them by the strategy's gradient_accumulation"
         )
     for name, module in request.original_module.named_modules():
+        if is_compiled(module):
+            raise ConfigError(
+                f"{name or type(module).__name__!r} is compiled by torch, and poptorch compiles the whole step "
+                "itself: take torch.compile away"
+            )
         if parts > 1 and isinstance(module, _NORMS) and module.track_running_stats:
             raise ConfigError(
                 f"{name!r} is a {type(module).__name__}, whose statistics would be of one of the {parts} parts of a "
