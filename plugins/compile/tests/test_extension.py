@@ -220,6 +220,10 @@ def test_inductor_trains_as_no_compiler_does() -> None:
     ],
 )
 def test_fits_have_the_same_weights(strategy: str, devices: int, what: Any, tmp_path: Path) -> None:
+    if (strategy, what) == ("fairscale_pipe", "model"):
+        with pytest.raises(ConfigError, match=r"^'net' has its own forward, and FairScale runs the layers"):
+            fit(strategy, devices, [extension(what)], tmp_path)
+        return
     expect_close(fit(strategy, devices, [extension(what)], tmp_path), fit(strategy, devices, [], tmp_path))
 
 
