@@ -269,7 +269,7 @@ corpus-clean: .venv/.ready-to-develop
 	@$(BIN)/python -m tests.corpus.clean $(if $(MODELS),--models $(MODELS)) $(if $(STRATEGIES),--strategies $(STRATEGIES))
 
 bench: .venv/.ready-to-develop
-	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching capsule strategy_memory activations compiling largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
+	@set -e; for name in imports discovery overhead startup data_in_memory throughput checksums background_saves checkpoint_export replica_guard record strategies_speed watching capsule strategy_memory activations compiling float8 largest cut_sequences slow_links deepspeed_engine; do $(BIN)/python tests/benchmarks/$$name.py; done
 
 bench-horovod: .venv-horovod/.ready
 	@$(HOROVOD)/python tests/benchmarks/horovod_engine.py

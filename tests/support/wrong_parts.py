@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import os
 import signal
@@ -110,6 +111,28 @@ class ForgetsBuffers(Double):
         for parameter in module.parameters():
             parameter.data = parameter.data.double()
         return module
+
+
+class Layer(torch.nn.Linear):
+    """Computes in another way."""
+
+
+@caught_by("precision", "returns_layers", "stays of the class Layer after the run")
+class KeepsLayers(FullPrecision):
+    def convert_layers(self, module: Any) -> Any:
+        for layer in module.modules():
+            if type(layer) is torch.nn.Linear:
+                layer.__class__ = Layer
+        return lambda: None
+
+
+@caught_by("precision", "returns_layers", "is another module")
+class SwapsLayers(FullPrecision):
+    def convert_layers(self, module: Any) -> Any:
+        for name, layer in module.named_children():
+            if type(layer) is torch.nn.Linear:
+                setattr(module, name, copy.copy(layer))
+        return lambda: None
 
 
 @caught_by("precision", "converts_batches", "torch.float64, torch.float64")

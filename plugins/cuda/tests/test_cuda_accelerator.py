@@ -91,6 +91,20 @@ def test_bfloat16_needs_ampere(capabilities, visible, refused, monkeypatch: pyte
     assert CudaAccelerator().refuse_precision("16-mixed") is None
 
 
+@pytest.mark.parametrize(("capability", "refused"), [((8, 0), True), ((8, 9), False), ((9, 0), False)])
+def test_float8_needs_ada(
+    capability: tuple[int, int], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accelerator, "load_driver", lambda: FakeNvml(capability))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("float8", "float8-rowwise"):
+        why = CudaAccelerator().refuse_precision(name)
+        assert (
+            "8.9 (Ada) or newer, and this machine's GPUs have 8.0; use bf16-mixed" in (why or "")
+        ) == refused
+    assert CudaAccelerator().refuse_precision("float8-rowwise-emulated") is None
+
+
 def test_a_driver_that_fails_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = FakeNvml((7, 0))
     driver.nvmlInit_v2 = lambda: 9

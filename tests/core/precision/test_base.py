@@ -106,3 +106,11 @@ def test_who_says_it_is_believed(said):
             return batch
 
     assert (Says.steps_directly, Says().converts_input) == (said, said)
+
+
+def test_a_precision_is_for_any_device_and_changes_no_layer_unless_it_says_otherwise() -> None:
+    precision, layer = Precision(), nn.Linear(2, 2)
+    assert precision.for_device(torch.device("meta")) is precision
+    undo = precision.convert_layers(layer)
+    assert type(layer) is nn.Linear
+    undo()

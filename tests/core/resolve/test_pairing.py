@@ -46,6 +46,8 @@ def test_a_list_of_names_allows_what_it_names_and_a_star_everything() -> None:
     assert allows(("a", "b"), "b")
     assert not allows(("a", "b"), "c")
     assert allows(("*",), "c")
+    assert allows(("a", "float8*"), "float8-rowwise")
+    assert not allows(("a", "float8*"), "float")
     assert not allows((), "c")
 
 

@@ -19,6 +19,7 @@ from stratagem.errors import (
     UsageError,
 )
 from stratagem.plugin.component import Capabilities
+from stratagem.precision.base import Precision
 from stratagem.resolve.resolved import GIVEN, Resolved
 from stratagem.resolve.select import (
     check_options,
@@ -212,6 +213,42 @@ def test_a_precision_object_is_kept_under_its_name() -> None:
         chosen = choose_precision(PRECISIONS, given, Here(), Capabilities(precisions=()))
         assert chosen.name == name
         assert chosen.value("x", torch.device("cpu")) is given
+
+
+def test_a_precision_object_is_made_for_the_device_of_a_process() -> None:
+    class Placed(Precision):
+        name = "mine"
+
+        def for_device(self, device: torch.device) -> Precision:
+            placed = Precision()
+            placed.name = f"mine on {device}"
+            return placed
+
+    chosen = choose_precision(PRECISIONS, Placed(), Here(), Capabilities())
+    assert chosen.value("mine", torch.device("cpu")).name == "mine on cpu"
+
+
+def test_a_precision_object_is_refused_as_the_component_of_its_name() -> None:
+    class Half(Precision):
+        name = "half"
+
+    class Narrow(Precision):
+        name = "narrow"
+
+    only_wide = Capabilities(precisions=("wide",))
+    with pytest.raises(PrecisionError, match=r"'half' doesn't work with this strategy; it has wide$"):
+        choose_precision(PRECISIONS, Half(), Here(), only_wide)
+    with pytest.raises(PrecisionError, match=r"'narrow' is not available on here: too narrow for it"):
+        choose_precision(PRECISIONS, Narrow(), Here(), Capabilities())
+
+
+def test_a_precision_names_the_accelerators_it_works_on() -> None:
+    installed = catalogue(
+        component("precision", "wide"), component("precision", "eight", accelerators=("there", "far"))
+    )
+    message = r"'eight' is not available on here: it works on there or far alone; here has wide$"
+    with pytest.raises(PrecisionError, match=message):
+        choose_precision(installed, "eight", Here(), Capabilities())
 
 
 def test_a_precision_that_the_devices_lack_is_refused_with_those_that_they_have() -> None:

@@ -57,9 +57,9 @@ class Capabilities:
     """What a component can do; checked before anything is launched."""
 
     accelerators: tuple[str, ...] = ("*",)
-    """Names of the accelerators it works with; "*" is any."""
+    """For a strategy or a precision: names of the accelerators it works with; "*" is any."""
     precisions: tuple[str, ...] = ("*",)
-    """Names of the precisions it works with; "*" is any."""
+    """Names of the precisions it works with; "*" is any, and "float8*" any whose name begins so."""
     processes: Literal["per-device", "per-node", "one"] = "one"
     """For a strategy: how many processes it wants."""
     start_methods: tuple[str, ...] = ("forkserver", "spawn", "popen", "fork")

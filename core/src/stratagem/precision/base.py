@@ -33,6 +33,25 @@ class Precision:
     scales_loss: bool = False
     """Whether `scale` changes losses, so that `step` leaves out a step in which a gradient overflows."""
 
+    def for_device(self, device: torch.device) -> Precision:
+        """Return this precision for a process's device; an object given by name was made for it already.
+
+        Raises:
+            stratagem.errors.PrecisionError: the device can't compute in it.
+        """
+        return self
+
+    def convert_layers(self, module: nn.Module) -> Callable[[], None]:
+        """Change in place how layers of the user's module compute; returns what undoes it.
+
+        Called before the strategy's `setup`, with parameters that may be on "meta". Modules and parameters stay the
+        same objects, with the same names. The undo is called when the run has released the module.
+
+        Raises:
+            stratagem.errors.PrecisionError: the module has no layer for it.
+        """
+        return _nothing
+
     def init_context(self) -> AbstractContextManager[Any]:
         """Around the construction of a module: sets the default dtype where that isn't float32."""
         return nullcontext()
@@ -90,3 +109,7 @@ class Precision:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+
+
+def _nothing() -> None:
+    """What undoes no change."""

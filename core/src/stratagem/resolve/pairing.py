@@ -199,5 +199,5 @@ def _instead(names: Sequence[str]) -> str:
 
 
 def allows(allowed: Sequence[str], name: str) -> bool:
-    """Whether a declared list of names has `name`; "*" has all."""
-    return "*" in allowed or name in allowed
+    """Whether a declared list of names has `name`; "*" has all, and "float8*" all that begin so."""
+    return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in allowed)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from keyword import iskeyword
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stratagem.plugin.component import Capabilities, Component, Kind
+
+if TYPE_CHECKING:
+    import torch
 
 GIVEN = "given by the caller"
 
@@ -72,3 +75,15 @@ class Constant:
 
     def __call__(self, *_: Any) -> Any:
         return self.value
+
+
+@dataclass(frozen=True)
+class GivenPrecision:
+    """A factory that returns the caller's precision for the device of a process."""
+
+    value: Any
+
+    def __call__(self, name: str, device: torch.device) -> Any:
+        from stratagem.precision.base import Precision
+
+        return self.value.for_device(device) if isinstance(self.value, Precision) else self.value

@@ -21,7 +21,15 @@ from stratagem.errors import (
 from stratagem.installed.catalogue import Catalogue
 from stratagem.plugin.component import Capabilities, Component
 from stratagem.resolve.pairing import allows, automatic_strategy
-from stratagem.resolve.resolved import GIVEN, Constant, Deferred, Resolved, as_keywords, resolved_from
+from stratagem.resolve.resolved import (
+    GIVEN,
+    Constant,
+    Deferred,
+    GivenPrecision,
+    Resolved,
+    as_keywords,
+    resolved_from,
+)
 from stratagem.resolve.uncalled import refuse_uncalled
 
 if TYPE_CHECKING:
@@ -233,13 +241,24 @@ def choose_precision(
     # 32 and 16 are names of precisions, as in Lightning; True is an int to Python.
     if not isinstance(wanted, (str, int)) or isinstance(wanted, bool):
         name = getattr(wanted, "name", type(wanted).__name__)
-        return Resolved("precision", name, Constant(wanted))
+        declared = next((each for each in catalogue.of_kind("precision") if each.name == name), None)
+        if declared is not None:
+            _check_precision(catalogue, declared, accelerator, capabilities)
+        return Resolved("precision", name, GivenPrecision(wanted))
     try:
         component = catalogue.find("precision", str(wanted))
     except UnknownNameError as error:
         raise PrecisionError(str(error)) from None
+    _check_precision(catalogue, component, accelerator, capabilities)
+    return resolved_from(component, component.load())
+
+
+def _check_precision(
+    catalogue: Catalogue, component: Component, accelerator: Accelerator, capabilities: Capabilities
+) -> None:
+    """Refuse a precision that the accelerator or the strategy doesn't have."""
     name = component.name
-    refusal = accelerator.refuse_precision(name)
+    refusal = _refuse_on(accelerator, component)
     if refusal is not None:
         raise PrecisionError(
             f"precision {name!r} is not available on {accelerator.name}: {refusal}; "
@@ -249,12 +268,18 @@ def choose_precision(
         raise PrecisionError(
             f"precision {name!r} doesn't work with this strategy; it has {', '.join(capabilities.precisions)}"
         )
-    return resolved_from(component, component.load())
+
+
+def _refuse_on(accelerator: Accelerator, component: Component) -> str | None:
+    """Return why a precision isn't available on an accelerator; None where it is."""
+    able = component.capabilities.accelerators
+    if not allows(able, accelerator.name):
+        return f"it works on {' or '.join(able)} alone"
+    return accelerator.refuse_precision(component.name)
 
 
 def _possible(catalogue: Catalogue, accelerator: Accelerator) -> Iterable[str]:
-    names = [component.name for component in catalogue.of_kind("precision")]
-    return [name for name in names if accelerator.refuse_precision(name) is None]
+    return [each.name for each in catalogue.of_kind("precision") if _refuse_on(accelerator, each) is None]
 
 
 def choose_checkpointer(

@@ -58,6 +58,8 @@ class Session:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
+        self._undo_layers: dict[Prepared, Callable[[], None]] = {}
+        """What undoes the precision's changes of a module."""
         self._guards: dict[Prepared, ReplicaGuard] = {}
         self._retrials: dict[Prepared, list[Retrial]] = {}
         self.opened: Collectives | None = None
@@ -137,20 +139,25 @@ class Session:
             ledger.claim(optimizers)
             return optimizers
 
-        prepared = self.run.hooks.setup(
-            SetupRequest(
-                module=module,
-                original_module=original_module,
-                make_optimizers=make_over_todays,
-                devices=self.run.process_devices(),
-                collectives=self.collectives,
-                precision=self.precision,
-                loop=loop,
-                steps=steps,
-                config=replace(self.run.config, run_dir=run_dir),
-                left_shards=left_shards,
-            )
+        request = SetupRequest(
+            module=module,
+            original_module=original_module,
+            make_optimizers=make_over_todays,
+            devices=self.run.process_devices(),
+            collectives=self.collectives,
+            precision=self.precision,
+            loop=loop,
+            steps=steps,
+            config=replace(self.run.config, run_dir=run_dir),
+            left_shards=left_shards,
         )
+        undo_layers = self.precision.convert_layers(original_module)
+        try:
+            prepared = self.run.hooks.setup(request)
+        except BaseException:
+            undo_layers()
+            raise
+        self._undo_layers[prepared] = undo_layers
         forget_shards(original_module)
         ledger.carry_over()
         ledger.check(prepared.carries_hooks)
@@ -319,6 +326,7 @@ class Session:
                     prepared.restore_module()
             finally:
                 prepared.release()
+                self._undo_layers.pop(prepared)()
             ledger.carry_over()
             if prepared.leaves_module_sharded:
                 world_size, rank = self.collectives.world_size, self.collectives.rank

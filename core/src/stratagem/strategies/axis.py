@@ -61,7 +61,7 @@ class Axis(ABC):
     lacks: ClassVar[frozenset[str]] = frozenset()
     """Features that a composition with it doesn't have, by names from `FEATURES`."""
     precisions: ClassVar[tuple[str, ...]] = ("*",)
-    """Names of the precisions it works with; "*" is any."""
+    """Names of the precisions it works with; "*" is any, and "float8*" any whose name begins so."""
     gives_parts: ClassVar[bool] = False
     """Whether ranks along it compute different parts of the module, and it runs each batch through all of them:
     `divide` is called then. A composition has at most one such axis."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -45,17 +46,19 @@ class CudaAccelerator(Accelerator):
         torch.cuda.set_device(device)
 
     def refuse_precision(self, precision: str) -> str | None:
-        if not precision.startswith("bf16"):
+        needed = _needed_capability(precision)
+        if needed is None:
             return None
         driver = load_driver()
         capabilities = compute_capabilities(driver) if driver is not None else []
         # With GPUs of several kinds, the run may be about to use the newer ones.
         newest = max(capabilities, default=None)
-        if newest is None or newest >= (8, 0):
+        if newest is None or newest >= needed.capability:
             return None
+        major, minor = needed.capability
         return (
-            "bfloat16 needs compute capability 8.0 (Ampere) or newer, and this machine's GPUs have"
-            f" {newest[0]}.{newest[1]}; use 16-mixed"
+            f"{needed.dtype} needs compute capability {major}.{minor} ({needed.family}) or newer, and this machine's"
+            f" GPUs have {newest[0]}.{newest[1]}; use {needed.instead}"
         )
 
     def synchronize(self, device: torch.device) -> None:
@@ -67,6 +70,25 @@ class CudaAccelerator(Accelerator):
             "reserved_bytes": torch.cuda.memory_reserved(device),
             "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
         }
+
+
+class _Needed(NamedTuple):
+    """What a dtype needs of a GPU."""
+
+    dtype: str
+    capability: tuple[int, int]
+    family: str
+    """GPUs that had it first."""
+    instead: str
+    """A precision for older GPUs."""
+
+
+def _needed_capability(precision: str) -> _Needed | None:
+    if precision.startswith("bf16"):
+        return _Needed("bfloat16", (8, 0), "Ampere", "16-mixed")
+    if precision.startswith("float8") and not precision.endswith("-emulated"):
+        return _Needed("float8", (8, 9), "Ada", "bf16-mixed")
+    return None
 
 
 def _has_driver() -> bool:

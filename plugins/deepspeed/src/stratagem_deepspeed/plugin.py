@@ -41,7 +41,7 @@ def stratagem_components() -> Sequence[Component]:
             conformance="stratagem_deepspeed.conformance:SUBJECTS",
             capabilities=Capabilities(
                 accelerators=("cpu", "cuda"),
-                precisions=("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"),
+                precisions=("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true", "float8*"),
                 processes="per-device",
                 features=frozenset(
                     {

@@ -23,7 +23,7 @@ def stratagem_components() -> Sequence[Component]:
             capabilities=Capabilities(
                 processes="per-device",
                 # Not 16-mixed: only the replicas whose gradients overflow would skip a step.
-                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true"),
+                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true", "float8*"),
                 features=frozenset(
                     {
                         "several_optimizers",

@@ -20,7 +20,7 @@ _BOTH = {
     "resharding",
 }
 # Ranks would have to agree on each overflow of scaled gradients, of which each has its own.
-_SHARDED_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+_SHARDED_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "float8*")
 
 
 @hookimpl

@@ -21,7 +21,7 @@ def stratagem_components() -> Sequence[Component]:
             capabilities=Capabilities(
                 processes="per-device",
                 # Torch's loss scaler takes gradients of one kind only.
-                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true"),
+                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true", "float8*"),
                 features=frozenset(
                     {
                         "several_optimizers",

@@ -53,7 +53,7 @@ class PipelineAxis(Axis):
         }
     )
     # Stages would have to agree on each overflow of scaled gradients.
-    precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+    precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "float8*")
     sends = "the activations between stages in forward, and their gradients in backward"
 
     def __init__(

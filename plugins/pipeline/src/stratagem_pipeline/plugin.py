@@ -26,7 +26,7 @@ def stratagem_components() -> Sequence[Component]:
             capabilities=Capabilities(
                 processes="per-device",
                 # Stages would have to agree on each overflow of scaled gradients.
-                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true"),
+                precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "float8*"),
                 features=frozenset(
                     {
                         "several_optimizers",

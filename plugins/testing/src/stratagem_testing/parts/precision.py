@@ -48,6 +48,29 @@ def check_converts_modules(subject: PrecisionSubject) -> None:
 
 
 @check(world_sizes=(1,), in_worker=True)
+def check_returns_layers(subject: PrecisionSubject) -> None:
+    """Layers keep their names, parameters and identity while it computes them, and come back as they were."""
+    precision: Precision = subject.make()
+    net = subject.make_recipe().net().to(subject.device)
+    modules, parameters = dict(net.named_modules()), dict(net.named_parameters())
+    kinds, keys = {name: type(module) for name, module in modules.items()}, list(net.state_dict())
+    attributes = {name: set(vars(module)) for name, module in modules.items()}
+    undo = precision.convert_layers(net)
+    expect(list(net.state_dict()) == keys, f"a state dict has {list(net.state_dict())}, and had {keys}")
+    for name, module in net.named_modules():
+        expect(module is modules.get(name), f"{name!r} is another module, which the user's code doesn't have")
+    for name, parameter in net.named_parameters():
+        expect(parameter is parameters.get(name), f"{name!r} is another parameter")
+    undo()
+    for name, module in modules.items():
+        expect(
+            type(module) is kinds[name], f"{name!r} stays of the class {type(module).__name__} after the run"
+        )
+        left = sorted(set(vars(module)) - attributes[name])
+        expect(not left, f"{name!r} keeps {left} after the run")
+
+
+@check(world_sizes=(1,), in_worker=True)
 def check_converts_batches(subject: PrecisionSubject) -> None:
     """Floating-point tensors of a batch get its dtype; integers and other values stay as they are."""
     precision: Precision = subject.make()
@@ -129,18 +152,24 @@ def _one(subject: PrecisionSubject) -> tuple[Any, Tensor, torch.optim.Optimizer]
 @check(world_sizes=(1,), in_worker=True)
 def check_trains(subject: PrecisionSubject) -> None:
     """20 steps come as near to those in 32 bits as its tolerance says, and the loss falls."""
-    precise = _losses(Recipe(), None, subject.device)
-    ours = _losses(Recipe(), subject.make(), subject.device)
+    precise = _losses(subject.make_recipe(), None, subject.device)
+    ours = _losses(subject.make_recipe(), subject.make(), subject.device)
     apart = max(abs(a - b) for a, b in zip(ours, precise))
     expect(apart <= subject.tolerance, f"losses are up to {apart:.2g} away from those in 32 bits")
     expect(sum(ours[-5:]) < sum(ours[:5]), "the loss doesn't fall")
+
+
+def _prepared(precision: Precision, net: nn.Module) -> nn.Module:
+    """Return a network as a run gives it to its loop."""
+    precision.convert_layers(net)
+    return precision.convert_module(net)
 
 
 def _losses(recipe: Recipe, precision: Any, device: str) -> list[float]:
     from stratagem import Precision
 
     precision = precision or Precision()
-    net = precision.convert_module(recipe.net().to(device))
+    net = _prepared(precision, recipe.net().to(device))
     (optimizer,) = recipe.optimizers(net)
     data: Any = recipe.dataset()
     losses = []
@@ -216,16 +245,17 @@ _NAMED = {
 def check_keeps_weights(subject: PrecisionSubject) -> None:
     """Weights are rounded to its dtype once, and by no step where that has 32 bits or more."""
     precision: Precision = subject.make()
-    net = Recipe().net().to(subject.device)
+    recipe = subject.make_recipe()
+    net = recipe.net().to(subject.device)
     before = [parameter.detach().clone() for parameter in net.parameters()]
-    net = precision.convert_module(net)
+    net = _prepared(precision, net)
     dtype = precision.param_dtype or torch.float32
     for parameter, value in zip(net.parameters(), before):
         expect(bool(torch.equal(parameter, value.to(dtype))), f"weights are rounded to less than {dtype}")
     if dtype not in (torch.float32, torch.float64):
         return
-    (optimizer,) = Recipe().optimizers(net)
-    _step(Recipe(), precision, net, optimizer, 0, subject.device)
+    (optimizer,) = recipe.optimizers(net)
+    _step(recipe, precision, net, optimizer, 0, subject.device)
     for parameter, value in zip(net.parameters(), before):
         stepped = nn.Parameter(value.to(dtype))
         stepped.grad = parameter.grad
@@ -236,7 +266,7 @@ def check_keeps_weights(subject: PrecisionSubject) -> None:
 @check(world_sizes=(1,), in_worker=True)
 def check_resumes(subject: PrecisionSubject) -> None:
     """Continued from its state after one, two or three steps, training has every bit of one that went on."""
-    recipe, count = Recipe(), 6
+    recipe, count = subject.make_recipe(), 6
     whole, saved = _trained(subject, recipe, count)
     for after in (1, 2, 3):
         continued, _ = _trained(subject, recipe, count, after, saved[after])
@@ -251,7 +281,7 @@ def _trained(
 ) -> tuple[list[Tensor], list[Any]]:
     """Train from step `first` on; return the weights, and what was to be saved before each step."""
     precision: Precision = subject.make()
-    net = precision.convert_module(recipe.net().to(subject.device))
+    net = _prepared(precision, recipe.net().to(subject.device))
     (optimizer,) = recipe.optimizers(net)
     torch.manual_seed(5)
     if saved is not None:
@@ -313,9 +343,10 @@ def _stepped_in_a_run(subject: PrecisionSubject) -> list[Tensor]:
     random.seed(rank)
     torch.manual_seed(1000 + rank)
     precision: Precision = subject.make()
-    net = precision.convert_module(Recipe().net().to(subject.device))
-    (optimizer,) = Recipe().optimizers(net)
+    recipe = subject.make_recipe()
+    net = _prepared(precision, recipe.net().to(subject.device))
+    (optimizer,) = recipe.optimizers(net)
     for step in range(4):
         torch.rand(1 + rank)
-        _step(Recipe(), precision, net, optimizer, step, subject.device)
+        _step(recipe, precision, net, optimizer, step, subject.device)
     return [parameter.detach().cpu() for parameter in net.parameters()]

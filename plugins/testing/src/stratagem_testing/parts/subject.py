@@ -86,6 +86,8 @@ class PrecisionSubject(PartSubject):
     """torch's name of the device on which it is tried."""
     tolerance: float = 0.1
     """How far the losses of 20 steps may be from those in 32 bits."""
+    recipe: Callable[..., Recipe] | None = None
+    """Makes what is trained from fields of `Recipe`, for a precision that computes layers of some sizes alone."""
 
     @property
     def name(self) -> str:
@@ -99,6 +101,12 @@ class PrecisionSubject(PartSubject):
         import torch
 
         return self.load()(self.name, torch.device(self.device))
+
+    def make_recipe(self) -> Recipe:
+        """Make what is trained."""
+        from stratagem_testing.recipe import Recipe
+
+        return (self.recipe or Recipe)()
 
 
 @dataclass(frozen=True)
