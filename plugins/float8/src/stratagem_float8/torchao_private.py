@@ -30,7 +30,7 @@ with _quiet():
     from torchao.float8.float8_linear import Float8Linear
 
 
-class Float8Layer(Float8Linear):
+class Float8Layer(Float8Linear):  # type: ignore[misc]  # its types are left out
     """A linear layer that torchao computes, on inputs in the dtype of autocast.
 
     torchao casts inputs under autocast of "cuda" alone. Its own class is the base, which it calls private: its public
