@@ -19,7 +19,7 @@ from tensor_models import SaveAt, go_on
 from stratagem.errors import UsageError
 from tests.compositions.model import CUT, PLAN, Task
 
-AXES = ("pipeline", "replicate", "shard", "expert", "context", "tensor")
+AXES = ("pipeline", "replicate", "shard", "context", "expert", "tensor")
 """In the order of the mesh."""
 SAME_BATCHES = ("pipeline", "context", "tensor")
 HALF = 3

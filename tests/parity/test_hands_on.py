@@ -25,6 +25,14 @@ SHORT = (
     "parameter_averaged_by_hand",
 )
 SHARDED = ("changed_within_no_sync", "dropped_within_no_sync", "copied_with_parametrization")
+CUT_SEQUENCES = (
+    "raw_backward_clipped",
+    "clip_within_no_sync",
+    "step_within_no_sync",
+    "two_views",
+    "retained_graph",
+    "changed_within_no_sync",
+)
 EQUAL_ANYWHERE = (
     "decay_before_backward",
     "losses_weighed_by_norms",
@@ -109,6 +117,21 @@ def test_each_loop_is_equal_or_refused(strategy: str, devices: int) -> None:
     outcomes = run_rows(strategy, devices=devices)
     assert [str(each) for each in outcomes.values() if not each.is_right] == []
     assert sum(each.verdict == "equal" for each in outcomes.values()) > len(ROWS) / 4
+
+
+def test_gradients_of_cut_sequences() -> None:
+    """Each rank has gradients of its own shards until they are reduced, however the loop gets them."""
+    verdicts = dict.fromkeys(CUT_SEQUENCES, "equal") | {"pcgrad": "refused", "private_gradients": "refused"}
+    outcomes = run_rows("context=2", verdicts, devices=2)
+    assert {name: each.verdict for name, each in outcomes.items()} == verdicts
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("axes", "devices"), [("context=2", 2), ("shard=2+context=2", 4)])
+def test_each_loop_under_cut_sequences(axes: str, devices: int) -> None:
+    outcomes = run_rows(axes, devices=devices)
+    assert [str(each) for each in outcomes.values() if not each.is_right] == []
+    assert sum(each.verdict == "equal" for each in outcomes.values()) > len(ROWS) / 2
 
 
 @pytest.mark.long

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stratagem_model_parallel.conformance import shards_of_batches
 from stratagem_testing.record import TrainingRecord, gather_whole
 from stratagem_testing.workers import RankError, shared_workers
 from torch import Tensor, nn
@@ -45,7 +46,11 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-5}
 KEEP_FLOAT32 = ("deepspeed", *(f"deepspeed_stage_{stage}" for stage in (1, 2, 3)))
 """Strategies whose engine has no float64."""
 STAGE_0 = replace(COLUMNS["deepspeed_stage_1"], strategy="deepspeed")
-FURTHER = {"deepspeed_stage_0": replace(STAGE_0, options={**STAGE_0.options, "stage": 0})}
+_CUT = {"timeout_s": 20, "axis_options": {"context": {"parallelize": shards_of_batches}}}
+FURTHER = {
+    "deepspeed_stage_0": replace(STAGE_0, options={**STAGE_0.options, "stage": 0}),
+    **{axes: Column(axes, options=_CUT) for axes in ("context=2", "shard=2+context=2")},
+}
 """Columns under names that aren't strategies'."""
 DEADLINE_S = 75.0
 """Of a row: longer than the process group's own timeout."""

@@ -174,13 +174,13 @@ def weighs_as_one_process(subject: StrategySubject, world_size: int, folder: Pat
         expect_close(weights, expected, TOLERANCE, "weights")
 
 
-@pytest.mark.parametrize("name", [name for name in FOUR if "context" not in name])
+@pytest.mark.parametrize("name", list(FOUR))
 def test_weighted_losses_of_unequal_batches(name: str, tmp_path: Path) -> None:
     weighs_as_one_process(own_loop(FOUR[name]), 4, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in EIGHT if "context" not in name])
+@pytest.mark.parametrize("name", list(EIGHT))
 def test_weighted_losses_on_three_axes(name: str, tmp_path: Path) -> None:
     weighs_as_one_process(own_loop(EIGHT[name]), 8, tmp_path)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from mesh_subjects import composition
 from stratagem_fsdp import ReplicateAxis, ShardAxis
 from stratagem_mesh import ComposedStrategy, compose
@@ -17,7 +16,7 @@ from stratagem_testing.workers import RankError
 from tensor_models import SEQUENCE, VOCABULARY, Sentences, below_net
 from torch import Tensor, nn
 
-from stratagem import CombinationError, ConfigError, PrecisionError, RunConfig, Runtime, StratagemError
+from stratagem import CombinationError, ConfigError, PrecisionError, RunConfig, StratagemError
 from stratagem.errors import UnknownNameError
 from stratagem.resolve.run import assemble
 
@@ -115,15 +114,13 @@ def test_sequences_that_two_axes_cut(tmp_path: Path) -> None:
     assert "'net.blocks.0' got activations that axis 'tensor' has in shards" in str(refused.value.error)
 
 
-def step_once(runtime: Any) -> None:
-    net = nn.Sequential(nn.Linear(2, 2))
-    runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
-
-
-def test_own_loops_under_cut_sequences() -> None:
-    runtime = Runtime(compose(ContextAxis(2), start_method="fork"), "cpu", 2)
-    with pytest.raises(CombinationError, match="and not those that your own training loop or manual"):
-        runtime.launch(step_once, quiet=True)
+def test_what_composes_axes_is_not_offered_by_its_name() -> None:
+    with pytest.raises(CombinationError, match="a number of nodes that changes") as refused:
+        assemble(
+            RunConfig(strategy="replicate=2+tensor=2", accelerator="cpu", devices=2, num_nodes="2:4"), {}
+        )
+    assert "installed strategies that can: ddp, fsdp, " in str(refused.value)
+    assert "composition" not in str(refused.value)
 
 
 def test_sequence_parallel_with_cut_sequences() -> None:

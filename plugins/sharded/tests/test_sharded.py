@@ -310,6 +310,13 @@ def test_what_cannot_be_is_refused_before_training(tmp_path: Path) -> None:
         DDPFullyShardedStrategy(timeout_s=3, timeout=torch.distributed.default_pg_timeout)
 
 
+def test_an_optimizer_without_parameters_is_refused() -> None:
+    with pytest.raises(
+        stratagem.ConfigError, match=r"^SGD has no parameters, and torch's ZeroRedundancyOptimizer"
+    ):
+        ShardedOptimizer(torch.optim.SGD([{"params": []}], lr=0.1))
+
+
 def test_ddp_sharded_spawn_starts_by_spawn() -> None:
     from stratagem.resolve.run import assemble
 

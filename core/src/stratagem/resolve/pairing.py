@@ -71,7 +71,7 @@ def refuse_missing_features(
 
 def refusal(catalogue: Catalogue, name: str, what: str, needed: Sequence[str]) -> CombinationError:
     """Return the error that strategy `name` can't do `what`; it names strategies that have the features `needed`."""
-    able = [each.name for each in catalogue.of_kind("strategy") if set(needed) <= each.capabilities.features]
+    able = [each.name for each in _choices(catalogue) if set(needed) <= each.capabilities.features]
     return CombinationError(f"strategy {name!r} can't do this: {what}; {_instead(able)}")
 
 
@@ -89,7 +89,7 @@ def refuse_accelerator(catalogue: Catalogue, strategy: Resolved, accelerator: Re
         why = f"strategy {strategy.name!r} works on {works_on}, not on {accelerator.name}"
     else:
         return
-    able = [each.name for each in catalogue.of_kind("strategy") if _go_together(each, accelerator)]
+    able = [each.name for each in _choices(catalogue) if _go_together(each, accelerator)]
     raise CombinationError(f"{why}; {_instead(able)}")
 
 
@@ -191,7 +191,12 @@ def refuse_unavailable_backend(strategy: Resolved) -> None:
 
 def strategies_for(catalogue: Catalogue, processes: str) -> list[str]:
     """Names of installed strategies that want this many processes, nearest first."""
-    return [each.name for each in catalogue.of_kind("strategy") if each.capabilities.processes == processes]
+    return [each.name for each in _choices(catalogue) if each.capabilities.processes == processes]
+
+
+def _choices(catalogue: Catalogue) -> list[Component]:
+    """Return the strategies that can be chosen by name alone: not the one that composes the axes given."""
+    return [each for each in catalogue.of_kind("strategy") if not each.composes_axes]
 
 
 def _instead(names: Sequence[str]) -> str:

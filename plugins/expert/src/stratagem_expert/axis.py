@@ -35,7 +35,7 @@ class ExpertAxis(Axis):
     """
 
     name = "expert"
-    mesh_order = 350
+    mesh_order = 400
     # Before `context`, whose hooks are on blocks around the experts, and before `shard`, which shards shards.
     setup_order = 150
     reads_same_batches = False

@@ -49,11 +49,19 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     Attributes:
         state: of the parameters in `owned` alone.
+
+    Raises:
+        ConfigError: no group has a parameter.
     """
 
     def __init__(self, whole: Optimizer, *, as_bucket_view: bool = False) -> None:
         self.whole = whole
         refuse_replaced_step(whole, "ddp_sharded")
+        if not any(group["params"] for group in whole.param_groups):
+            raise ConfigError(
+                f"{type(whole).__name__} has no parameters, and torch's ZeroRedundancyOptimizer takes their device: "
+                "set it up once it has some, or choose ddp"
+            )
         super().__init__(
             whole.param_groups,
             optimizer_class=self._local,  # type: ignore[arg-type]  # anything that makes an optimizer
