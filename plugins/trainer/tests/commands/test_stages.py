@@ -67,6 +67,21 @@ def test_printed_settings_are_those_that_a_fit_saves_and_nothing_runs(fitted, ne
     assert not (net.parent / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "extensions"),
+    [
+        (["--compile", "blocks"], ["hello", "activations_full", "compile_blocks"]),
+        (["--activations", "offload"], ["hello", "activations_offload"]),
+        (["--compile", "model", "--activations", "none"], ["hello", "compile_model"]),
+        ([], ["hello", "activations_full"]),
+    ],
+)
+def test_flags_of_blocks_replace_what_a_file_says(net, folder, flags, extensions, capsys):
+    (folder / "some.yaml").write_text("extensions: [hello, activations_full]\n")
+    assert main(["fit", "net.py:Net", "--config", "some.yaml", *flags, "--print-config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["extensions"] == extensions
+
+
 def test_the_saved_configuration_of_a_run_that_went_on_begins_a_new_one(net, folder):
     words = [*HERE, *QUIET, "--max-steps", "1"]
     assert main(["fit", "net.py:Net", *words, "--ckpt-path", "auto", "--run-dir", "first"]) == 0

@@ -23,6 +23,7 @@ from stratagem_cli.settings import (
 
 import stratagem
 from stratagem.errors import ConfigError, TargetError
+from stratagem_trainer.commands.block_flags import block_flags, with_block_flags
 from stratagem_trainer.commands.memory import memory_flag, with_memory
 from stratagem_trainer.commands.paths import refuse_checkpoint_path, refuse_run_dir
 from stratagem_trainer.commands.printing import is_reporting, print_metrics
@@ -122,6 +123,7 @@ def stage_flags(command: F) -> F:
     help="Samples per optimizer step over all ranks, on however many: accumulates as many batches as that takes.",
 )
 @memory_flag(TRAINING)
+@block_flags(TRAINING)
 @cloup.option(
     "--logger",
     group=TRAINING,
@@ -249,6 +251,7 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, AnyTarget]:
         layer["trainer"] = trainer
     settings = merged(keywords["config_files"], layer, keywords["sets"]).with_defaults(seed=SEED)
     settings = with_memory(settings, keywords.get("checkpoint_memory"))
+    settings = with_block_flags(settings, keywords)
     refuse_run_dir(settings.selection.get("run_dir"))
     refuse_checkpoint_path(settings.ckpt_path)
     if settings.target is None:
