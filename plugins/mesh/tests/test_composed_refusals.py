@@ -114,11 +114,22 @@ def test_sequences_that_two_axes_cut(tmp_path: Path) -> None:
     assert "'net.blocks.0' got activations that axis 'tensor' has in shards" in str(refused.value.error)
 
 
+def test_sizes_of_all_axes_on_nodes_that_come_and_go() -> None:
+    """The axis to leave without a size is one whose ranks read different batches."""
+    for expression, free in (("replicate=2+tensor=2", "replicate"), ("pipeline=2+shard=2", "shard")):
+        with pytest.raises(CombinationError) as refused:
+            assemble(RunConfig(strategy=expression, accelerator="cpu", devices=2, num_nodes="2:4"), {})
+        freed = expression.replace(f"{free}=2", free)
+        what = "a number of nodes that changes while it runs"
+        assert str(refused.value) == (
+            f"strategy {expression!r} can't do this: {what}; leave out the size of a data axis, as in {freed}, which "
+            "then follows the nodes"
+        )
+
+
 def test_what_composes_axes_is_not_offered_by_its_name() -> None:
     with pytest.raises(CombinationError, match="a number of nodes that changes") as refused:
-        assemble(
-            RunConfig(strategy="replicate=2+tensor=2", accelerator="cpu", devices=2, num_nodes="2:4"), {}
-        )
+        assemble(RunConfig(strategy="tensor=2", accelerator="cpu", devices=1, num_nodes="2:4"), {})
     assert "installed strategies that can: ddp, fsdp, " in str(refused.value)
     assert "composition" not in str(refused.value)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stratagem.environments.base import Environment
     from stratagem.launchers.nodes import Nodes
     from stratagem.resolve.resolved import Resolved
+    from stratagem.strategies.base import Strategy
 
 
 def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolved | None) -> Component:
@@ -56,9 +57,20 @@ def _go_together(strategy: Component, accelerator: Resolved) -> bool:
 
 
 def refuse_missing_features(
-    catalogue: Catalogue, name: str, capabilities: Capabilities, needed: Sequence[str]
+    catalogue: Catalogue,
+    name: str,
+    capabilities: Capabilities,
+    needed: Sequence[str],
+    strategy: Strategy | None = None,
 ) -> None:
-    """Refuse what the strategy doesn't declare, naming strategies that do.
+    """Refuse what the strategy doesn't declare, naming its setting that would do, or strategies that do.
+
+    Args:
+        catalogue: of the run.
+        name: the strategy's.
+        capabilities: the strategy's.
+        needed: features.
+        strategy: asked which of its settings to change.
 
     Raises:
         CombinationError: a needed feature is missing.
@@ -66,6 +78,9 @@ def refuse_missing_features(
     missing = [feature for feature in needed if feature not in capabilities.features]
     if not missing:
         return
+    advice = None if strategy is None else strategy.advice_for(missing[0])
+    if advice is not None:
+        raise CombinationError(f"strategy {name!r} can't do this: {FEATURES[missing[0]]}; {advice}")
     raise refusal(catalogue, name, FEATURES[missing[0]], needed)
 
 

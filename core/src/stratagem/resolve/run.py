@@ -208,7 +208,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     refuse_accelerator(catalogue, strategy, accelerator)
     refuse_process_count(catalogue, strategy, environment.value, devices, nodes, config.devices)
     needed = _nodes_features(environment.value, nodes)
-    refuse_missing_features(catalogue, strategy.name, strategy.capabilities, needed)
+    refuse_missing_features(catalogue, strategy.name, strategy.capabilities, needed, strategy.value)
     refuse_start_method(strategy)
     refuse_unavailable_backend(strategy)
     precision = select.choose_precision(

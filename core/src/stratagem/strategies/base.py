@@ -88,6 +88,17 @@ class Strategy(RankFacade):
         """
         return declared
 
+    def advice_for(self, feature: str) -> str | None:
+        """Return which setting to change for a feature that `refine_capabilities` has left out, to end a sentence.
+
+        Args:
+            feature: a name from `FEATURES`.
+
+        Returns:
+            None where no setting gives it: the message then names other strategies.
+        """
+        return None
+
     @property
     def rank_unit(self) -> int:
         """The number of ranks is a multiple of this; where it changes during a run, further machines wait."""

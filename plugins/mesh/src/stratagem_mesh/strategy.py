@@ -92,6 +92,17 @@ class ComposedStrategy(DeferringStrategy):
                 precisions = tuple(each for each in precisions if each in axis.precisions)
         return replace(declared, features=features, precisions=precisions)
 
+    def advice_for(self, feature: str) -> str | None:
+        """For ranks that come and go, a data axis without a size."""
+        data = self.composition.data_axes()
+        sized = [axis for axis in self.axes if axis.name in data]
+        is_lacking = any(feature in axis.lacks for axis in self.axes)
+        if feature != "elastic" or not sized or self.composition.automatic is not None or is_lacking:
+            return None
+        free = sized[0].name
+        terms = [axis.name if axis.name == free else f"{axis.name}={axis.size}" for axis in self.axes]
+        return f"leave out the size of a data axis, as in {'+'.join(terms)}, which then follows the nodes"
+
     @property
     def rank_unit(self) -> int:
         """The product of the sizes that are given."""
