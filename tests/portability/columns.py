@@ -81,6 +81,9 @@ def _on_cpu() -> list[Column]:
         *_at(Column("context_parallel", "context_parallel", 1, cut, one), 1, 2, 4),
         Column("context_parallel, 2-D 2×2", "context_parallel", 4, {**cut, "context_parallel_size": 2}, half),
         *_at(Column("bagua", "bagua", 1), 1, 2, 4),
+        *_compositions(
+            {"tensor": {"parallelize": whatever_can_be}, "context": {"parallelize": shards_of_batches}}
+        ),
     ]
     if find_spec("deepspeed") is not None:
         from stratagem_deepspeed.conformance import SMALL
@@ -94,6 +97,32 @@ def _on_cpu() -> list[Column]:
             *_at(Column("fairscale_pipe", "fairscale_pipe", 1, {}), 1, 2, 4),
         ]
     return columns
+
+
+def _compositions(axis_options: Mapping[str, Mapping[str, Any]]) -> list[Column]:
+    """Return columns of pairs of axes, two ranks along each. The model has no experts for `expert`."""
+    data_ranks = {
+        "replicate=2+shard=2": None,
+        "shard=2+tensor=2": half,
+        "shard=2+context=2": half,
+        "context=2+tensor=2": one,
+        "pipeline=2+shard=2": half,
+        "pipeline=2+tensor=2": one,
+    }
+    return [
+        Column(
+            axes,
+            "composition",
+            4,
+            {
+                **_GROUP,
+                "axes": axes,
+                "axis_options": {name: each for name, each in axis_options.items() if name in axes},
+            },
+            ranks,
+        )
+        for axes, ranks in data_ranks.items()
+    ]
 
 
 def _on_horovod() -> list[Column]:
