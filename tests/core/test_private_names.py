@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIBRARIES = ("torch", "deepspeed", "fairscale", "torch_xla", "torchmetrics")
+LIBRARIES = ("torch", "deepspeed", "fairscale", "torch_xla", "torchao", "torchmetrics")
 FILES = tuple(
-    f"{name}_private.py" for name in ("torch", "deepspeed", "fairscale", "xla", "torchmetrics", "lightning")
+    f"{name}_private.py"
+    for name in ("torch", "deepspeed", "fairscale", "xla", "torchao", "torchmetrics", "lightning")
 )
 STANDARD = {
     "_exit": "os",

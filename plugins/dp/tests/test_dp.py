@@ -228,6 +228,7 @@ def test_a_16_bit_precision_object_is_refused_too(tmp_path: Path) -> None:
     from stratagem.precision.mixed import MixedPrecision
 
     precision = MixedPrecision("bf16-mixed", torch.device("cpu"))
+    precision.name = "mine"  # one that is installed is refused by its name
     with pytest.raises(stratagem.PrecisionError, match="choose precision='32-true', or strategy='ddp'"):
         trainer(tmp_path, 2, precision=precision).fit(Line())
 

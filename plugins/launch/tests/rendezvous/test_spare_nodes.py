@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -26,6 +28,17 @@ def node(store: HashStore, folder: Path) -> GenerationRendezvous:
     return GenerationRendezvous(inner, LaunchDir(str(folder)), "127.0.0.1", "run", node_unit=2)
 
 
+@contextmanager
+def running(nodes: list[GenerationRendezvous]) -> Iterator[ThreadPoolExecutor]:
+    """Give threads for nodes. The run ends with the block, also by a failure: a spare node waits for that."""
+    with ThreadPoolExecutor(8) as pool:
+        try:
+            yield pool
+        finally:
+            for each in nodes:
+                each.shutdown()
+
+
 def join(pool: ThreadPoolExecutor, nodes: list[GenerationRendezvous]) -> list[Future[RendezvousInfo]]:
     return [pool.submit(node.next_rendezvous) for node in nodes]
 
@@ -40,23 +53,23 @@ def test_a_third_node_waits_until_the_run_has_ended(
 ) -> None:
     store = HashStore()
     nodes = [node(store, tmp_path / str(number)) for number in range(3)]
-    with ThreadPoolExecutor(8) as pool:
+    with running(nodes) as pool:
         joined = join(pool, nodes)
         there = first_two(joined)
-        assert sorted((each.result().rank, each.result().world_size) for each in there) == [(0, 2), (1, 2)]
         (spare,) = (number for number, each in enumerate(joined) if each not in there)
-        assert not (tmp_path / str(spare) / ROUND).exists()
-        assert "3 machines are here, and 2 take part" in capsys.readouterr().err
         for number in {0, 1, 2} - {spare}:
             nodes[number].shutdown()
         with pytest.raises(RunEndedError):
             joined[spare].result(60)
+    assert sorted((each.result().rank, each.result().world_size) for each in there) == [(0, 2), (1, 2)]
+    assert not (tmp_path / str(spare) / ROUND).exists()
+    assert "3 machines are here, and 2 take part" in capsys.readouterr().err
 
 
 def test_a_spare_node_takes_part_once_a_fourth_has_come(tmp_path: Path) -> None:
     store = HashStore()
     nodes = [node(store, tmp_path / str(number)) for number in range(4)]
-    with ThreadPoolExecutor(8) as pool:
+    with running(nodes) as pool:
         joined = join(pool, nodes[:3])
         there = first_two(joined)
         users = [number for number, each in enumerate(joined) if each in there]
@@ -68,8 +81,6 @@ def test_a_spare_node_takes_part_once_a_fourth_has_come(tmp_path: Path) -> None:
         again = [*join(pool, [nodes[number] for number in users]), joined[spare], *fourth]
         infos = [each.result(60) for each in again]
         rounds = {(tmp_path / str(number) / ROUND).read_text() for number in range(4)}
-        for each in nodes:
-            each.shutdown()
     assert sorted((info.rank, info.world_size) for info in infos) == [(rank, 4) for rank in range(4)]
     assert rounds == {"1"}
 
