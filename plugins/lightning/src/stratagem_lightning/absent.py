@@ -84,7 +84,7 @@ ABSENT: dict[str, str] = {
     "lightning.pytorch.trainer.connectors": LOOPS,
     "lightning.pytorch.utilities.GradClipAlgorithmType": 'write "norm" or "value"',
     "lightning.pytorch.utilities.LightningEnum": "derive from enum.Enum",
-    "lightning.pytorch.utilities.compile": "call torch.compile on parts within configure_model",
+    "lightning.pytorch.utilities.compile": "choose stratagem fit --compile blocks, or stratagem_compile.Compile()",
     "lightning.pytorch.utilities.consolidate_checkpoint": _PORTABLE,
     "lightning.pytorch.utilities.deepspeed": _PORTABLE,
     "lightning.pytorch.utilities.disable_possible_user_warnings": "warnings.filterwarnings does it",
