@@ -78,3 +78,11 @@ def test_the_innermost_hooks_of_saved_tensors_are_reported():
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, same):
             assert private.saved_tensor_hooks() != outer
         assert private.saved_tensor_hooks() == outer
+
+
+def test_a_hook_knows_whether_its_gradient_is_taken_or_accumulated():
+    parameter, said = nn.Parameter(torch.ones(2)), []
+    parameter.register_hook(lambda grad: said.append(private.is_taken(parameter)))
+    torch.autograd.grad(parameter.sum(), [parameter])
+    parameter.sum().backward()
+    assert said == [True, False]

@@ -48,3 +48,15 @@ def saved_tensor_hooks() -> object:
     """
     hooks: object = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks
+
+
+def is_taken(parameter: torch.Tensor) -> bool:
+    """Whether the gradient that a hook of a leaf gets is returned by `torch.autograd.grad`, and not accumulated.
+
+    Only while autograd computes. torch.autograd.graph has no name for it.
+    """
+    accumulating = torch.autograd.graph.get_gradient_edge(parameter).node
+    try:
+        return not torch._C._will_engine_execute_node(accumulating)
+    except RuntimeError:  # it asks not to be called about a leaf of torch.autograd.grad
+        return True

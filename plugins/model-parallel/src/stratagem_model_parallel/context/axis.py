@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stratagem_fsdp import ShardAxis
 
@@ -12,7 +12,13 @@ from stratagem_model_parallel.context.live import sequences_cut_among
 from stratagem_model_parallel.context.plan import ContextPlan, Plan
 from stratagem_model_parallel.context.ranks import CONTEXT, SequenceRanks
 from stratagem_model_parallel.context.settings import ContextSettings
+from stratagem_model_parallel.context.taken_gradients import complete_taken_gradients
 from stratagem_model_parallel.mesh import TENSOR
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from stratagem import Prepared
 
 
 class ContextAxis(Axis):
@@ -59,4 +65,19 @@ class ContextAxis(Axis):
         tensor = target.mesh.get_group(TENSOR) if target.sizes.get(TENSOR, 1) > 1 else None
         self.settings.cut(target.request.original_module, target.mesh, target.closing, tensor, target.roots)
         target.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
-        return AxisSteps()
+        return ContextSteps(ranks, target.closing)
+
+
+class ContextSteps(AxisSteps):
+    """Completes gradients that `torch.autograd.grad` returns; `shard` reduces all others.
+
+    Args:
+        ranks: among which sequences are cut.
+        closing: undoes it.
+    """
+
+    def __init__(self, ranks: SequenceRanks, closing: ExitStack) -> None:
+        self._ranks, self._closing = ranks, closing
+
+    def begin(self, prepared: Prepared) -> None:
+        complete_taken_gradients(prepared.original_module.parameters(), self._ranks, self._closing)

@@ -21,6 +21,7 @@ from stratagem_model_parallel.context.live import sequences_cut_among
 from stratagem_model_parallel.context.plan import ContextPlan, Plan
 from stratagem_model_parallel.context.ranks import CONTEXT, SequenceRanks
 from stratagem_model_parallel.context.settings import ContextSettings
+from stratagem_model_parallel.context.taken_gradients import complete_taken_gradients
 from stratagem_model_parallel.mesh import DATA, Size, check_size, mesh_shape
 
 if TYPE_CHECKING:
@@ -119,5 +120,9 @@ class ContextParallelStrategy(DDPStrategy):
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
         """Answer with a replica whose blocks compute on shards of the sequence."""
-        self.settings.cut(request.original_module, mesh_of(request.collectives), self.session.closing)
-        return super().setup(request)
+        mesh, closing = mesh_of(request.collectives), self.session.closing
+        self.settings.cut(request.original_module, mesh, closing)
+        prepared = super().setup(request)
+        parameters = prepared.original_module.parameters()
+        complete_taken_gradients(parameters, SequenceRanks.of(mesh), closing)
+        return prepared
