@@ -63,32 +63,3 @@ class CompiledForward:
                 f"{first.strip()}; name other modules by Compile(modules=[...]), or another backend, as "
                 'backend="aot_eager"'
             ) from error
-
-
-class CompiledModules:
-    """Modules whose forwards are compiled until `give_back`."""
-
-    def __init__(self) -> None:
-        self._own: list[tuple[nn.Module, Any]] = []
-
-    def add(
-        self, module: nn.Module, label: str, backend: str, report: CompileReport, options: dict[str, Any]
-    ) -> None:
-        """Compile the forward of `module` in its next call."""
-        own = vars(module).get("forward")
-        # Inside the module's hooks, so that what gathers parameters stays outside of the graph. `nn.Module.compile`
-        # compiles the hooks, too, and nothing at all of torch's own modules, as nn.TransformerEncoderLayer.
-        # patch: replaced forwards
-        module.forward = CompiledForward(module, label, backend, report, options)
-        self._own.append((module, own))
-
-    def give_back(self) -> None:
-        """Let each module have its own forward again."""
-        while self._own:
-            module, forward = self._own.pop()
-            if forward is None:
-                # patch: replaced forwards
-                vars(module).pop("forward", None)
-            else:
-                # patch: replaced forwards
-                vars(module)["forward"] = forward

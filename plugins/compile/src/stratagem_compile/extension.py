@@ -8,12 +8,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
+from stratagem_sharding.own_forwards import OwnForwards, UndonePrepared, blocks_of
 from stratagem_sharding.torch_private import is_compiled
-from stratagem_sharding.wrap_policy import Policy, callable_children, modules_named
+from stratagem_sharding.wrap_policy import Policy, callable_children
 from torch import nn
 
-from stratagem import ConfigError, PreparedWrapper, hookimpl
-from stratagem_compile.compiled_forward import CompiledModules
+from stratagem import ConfigError, hookimpl
+from stratagem_compile.compiled_forward import CompiledForward
 from stratagem_compile.report import CompileReport
 from stratagem_compile.torch_private import limit_of_recompilations
 
@@ -86,7 +87,7 @@ class Compile:
         targets = {name: module for name, module in self._targets(request).items() if not is_compiled(module)}
         kinds = len({_kind(module) for module in targets.values()})
         report = CompileReport(self._subject(len(targets), kinds), request.collectives.rank == 0)
-        compiled = CompiledModules()
+        own = OwnForwards(targets.values())
         options: dict[str, Any] = {
             "backend": self.backend,
             "dynamic": self.dynamic,
@@ -96,15 +97,23 @@ class Compile:
             options["mode"] = self.mode
         options |= limit_of_recompilations(COMPILATIONS_PER_KIND * max(kinds, 1))
         backend = self._backend_name
+
+        def undo() -> None:
+            own.give_back()
+            report.close()
+
         try:
             for name, module in targets.items():
                 label = f"{name!r}, a {type(module).__name__}," if name else type(module).__name__
-                compiled.add(module, label, backend, report, options)
-            return _Restoring((yield), compiled, report)
+                # Inside the module's hooks, so that what gathers parameters stays outside of the graph.
+                # `nn.Module.compile` compiles the hooks, too, and nothing at all of torch's own modules, as
+                # nn.TransformerEncoderLayer.
+                # patch: replaced forwards
+                module.forward = CompiledForward(module, label, backend, report, options)
+            return UndonePrepared((yield), undo)
         except BaseException:
             # The strategy refuses the module: another may set it up.
-            compiled.give_back()
-            report.close()
+            undo()
             raise
 
     @property
@@ -118,14 +127,16 @@ class Compile:
         root = request.original_module
         if self.what == "model":
             found = _called_modules(root, request.steps is not None)
+            if not found:
+                raise ConfigError(
+                    f"{type(root).__name__} has no forward, and no modules with parameters, that could be compiled: "
+                    "leave the extension compile out"
+                )
         else:
-            found = modules_named(root, self.modules, "modules")
-        if not found:
-            raise ConfigError(
-                f"{type(root).__name__} has no ModuleList, and no Sequential of composed modules, whose elements "
-                "could be the blocks: name their classes by Compile(modules=[...]), or compile the whole model by "
-                'Compile("model")'
+            advice = (
+                'name their classes by Compile(modules=[...]), or compile the whole model by Compile("model")'
             )
+            found = blocks_of(root, self.modules, advice)
         wanted = set(found)
         return {name: module for name, module in root.named_modules() if module in wanted}
 
@@ -143,20 +154,6 @@ class Compile:
             )
         if device_type == "cpu" and not _found("CXX", _CXX):
             raise ConfigError(_missing_compiler())
-
-
-class _Restoring(PreparedWrapper):
-    """Gives modules their own forwards back at the run's end."""
-
-    def __init__(self, inner: Prepared, compiled: CompiledModules, report: CompileReport) -> None:
-        super().__init__(inner)
-        self._compiled, self._report = compiled, report
-
-    def release(self) -> None:
-        """Release `inner`, then give back the forwards."""
-        self.inner.release()
-        self._compiled.give_back()
-        self._report.close()
 
 
 _CXX, _C = ("g++", "c++", "clang++"), ("gcc", "cc", "clang")

@@ -28,7 +28,7 @@ class Float8(Precision):
 
     Parameters, their gradients and optimizer states stay in float32. The forward and the loss run in
     `torch.autocast` to bfloat16. A linear layer, in forward and backward, has its inputs, weights and output
-    gradients scaled and rounded to float8 by torchao (`torchao.float8`). Scales are computed anew each time, so that
+    gradients scaled and rounded to float8 by torchao (`torchao.float8`). Scales are computed each time, so that
     checkpoints have nothing of them, and any other precision loads them.
 
     Args:
