@@ -65,7 +65,8 @@ class ContextAxis(Axis):
         tensor = target.mesh.get_group(TENSOR) if target.sizes.get(TENSOR, 1) > 1 else None
         self.settings.cut(target.request.original_module, target.mesh, target.closing, tensor, target.roots)
         target.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
-        return ContextSteps(ranks, target.closing)
+        # Who gives parts runs backward itself, so that no loop takes gradients, and refuses hooks on them.
+        return AxisSteps() if target.roots is not None else ContextSteps(ranks, target.closing)
 
 
 class ContextSteps(AxisSteps):
