@@ -66,7 +66,7 @@ class RunConfig:
     accelerator: Any = "auto"
     devices: Devices | str = "auto"
     num_nodes: int | str = 1
-    """How many machines, or the minimum and the maximum as "1:4", between which they may come and go."""
+    """Number of machines, or a minimum and a maximum, as "1:4": machines may then join and leave during the run."""
     node_rank: int | None = None
     """This node's rank when `stratagem` itself starts one launcher per node; None lets the
     rendezvous number the nodes."""
@@ -74,7 +74,7 @@ class RunConfig:
     """"host:port" where the nodes meet; needed for more than one node."""
     rdzv_backend: str = "c10d"
     rdzv_conf: str | None = None
-    """Settings of the rendezvous in torch's words, as "last_call_timeout=10,keep_alive_interval=2"."""
+    """Settings of the rendezvous under torch's names, as "last_call_timeout=10,keep_alive_interval=2"."""
     precision: Any = "32-true"
     environment: str = "auto"
     checkpoint: str = "directory"
@@ -85,14 +85,14 @@ class RunConfig:
     seed: int | None = None
     run_dir: str | None = None
     log_dir: str | None = None
-    """Where what each worker prints is kept, as `attempt_N/RANK/stdout.log` and `stderr.log`; None keeps none. For
+    """Folder for the output of each worker, as `attempt_N/RANK/stdout.log` and `stderr.log`; None keeps none. For
     workers that the run starts itself."""
     check_replicas_every: int = 100
-    """Optimizer steps between two comparisons of ranks that hold copies, beside the first steps and
-    checkpoints; 0 for none."""
+    """Compare the copies on all ranks every this many optimizer steps, in addition to the first steps and
+    checkpoints; 0 never compares them."""
     log_level: LogLevel | None = None
-    """From which level on records of engines that keep a log reach the terminal: "debug", "info",
-    "warning" or "error"; None leaves that to each engine's strategy."""
+    """Lowest level of the engines' log records that the terminal shows: "debug", "info",
+    "warning" or "error"; None leaves it to each engine's strategy."""
     extensions: tuple[Any, ...] = ()
     """Objects with hook implementations, or names of installed extensions."""
     only_plugins: tuple[str, ...] = ()

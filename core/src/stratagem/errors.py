@@ -1,6 +1,6 @@
 """Every error that Stratagem raises on purpose.
 
-A `UsageError` is for the person: one sentence that says what was got, what is allowed and what to
+A `UsageError` is for the user: one sentence that says what was got, what is allowed and what to
 do. The command line prints that sentence and exits with 2; nothing on disk has changed by then.
 """
 
@@ -158,7 +158,7 @@ class DigestMismatchError(StratagemError):
 
 
 class ReplicaError(StratagemError):
-    """Ranks that hold copies have come to differ; the message names what, when, and the ranks."""
+    """Copies on different ranks differ; the message names what differs, since when, and the ranks."""
 
 
 class CollectiveError(StratagemError):

@@ -20,7 +20,7 @@ class Accelerator(ABC):
     backend: str = "gloo"
     """Process group backend for tensors on this device."""
     has_distinct_devices: bool = True
-    """Whether `devices` may name some of them; False where one is like the other, as processes on a CPU."""
+    """Whether `devices` may select some of them by index; False where all are alike, as on a CPU."""
 
     @abstractmethod
     def availability(self) -> Availability:

@@ -77,9 +77,9 @@ class CheckpointReader(ABC):
 class Checkpointer(ABC):
     """Saves and opens checkpoints. Collective: every rank must call each method in the same order.
 
-    `save` may return before the checkpoint is complete (`is_async`). Then what is saved is what the tensors and the
-    state were when it was called, `when_saved` and `remove` take their turn behind it, `open`, `wait` and the
-    next `save` wait for it, and its failure is raised by one of these or by `poll`.
+    `save` may return before the checkpoint is complete (`is_async`). It then saves the tensors and the state as they
+    were when it was called. `when_saved` and `remove` act after it is complete. `open`, `wait` and the next `save`
+    wait for it. If it fails, one of these or `poll` raises the error.
     """
 
     is_async: bool = False
@@ -112,7 +112,7 @@ class Checkpointer(ABC):
     def remove(self, path: str) -> None:
         """Delete the checkpoint at `path`; nothing happens where there is none.
 
-        Where what is being saved fails, this is left undone: it may have been to take the place of this one.
+        If the save in progress fails, nothing is deleted: it may have been meant to replace this checkpoint.
         """
 
     def when_saved(self, action: Callable[[], object]) -> None:
@@ -123,7 +123,7 @@ class Checkpointer(ABC):
         action()
 
     def poll(self) -> None:
-        """Look, without waiting, how what is being written is getting on. Not collective; called after each step.
+        """Check, without waiting, whether what is being written has failed. Not collective; called after each step.
 
         Raises:
             CheckpointError: it failed on this rank; the others may learn of it later.

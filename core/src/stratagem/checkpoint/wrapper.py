@@ -8,7 +8,7 @@ from stratagem.plugin.forwarding import forwards
 
 @forwards
 class CheckpointerWrapper(Checkpointer):
-    """Hands every call on to `inner`; a subclass overrides what it changes.
+    """Forwards every call to `inner`; a subclass overrides what it changes.
 
     Args:
         inner: what the wrapped implementation answered with.

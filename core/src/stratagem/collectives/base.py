@@ -14,7 +14,7 @@ ReduceOp = Literal["mean", "sum", "min", "max", "product"]
 
 
 class Collectives(ABC):
-    """Owns the process group from its birth to `close`.
+    """Owns the process group until `close`.
 
     Every method but the properties is collective: all ranks must call it, in the same order, with the same
     `op`, `src`, shape and dtype. Anything else raises on every rank.
@@ -55,7 +55,7 @@ class Collectives(ABC):
 
     @property
     def mesh(self) -> DeviceMesh | None:
-        """All ranks in named dimensions, as copies of the model by the shards of each; None if not arranged so."""
+        """All ranks in a mesh of named dimensions, as copies of the model × shards of each; None without a mesh."""
         return None
 
     @abstractmethod
@@ -108,10 +108,10 @@ class Collectives(ABC):
         """
 
     def all_arrive(self, name: str, timeout_s: float) -> bool:
-        """Tell whether every rank comes to this point within `timeout_s` seconds.
+        """Return whether every rank reaches this point within `timeout_s` seconds.
 
-        No collective: ranks that are in one meanwhile, or gone, aren't disturbed. All that call it get the
-        same answer, also one that comes late. A rank that gets False should end with an error.
+        Not a collective: it doesn't disturb ranks that are in one, or that have ended. All callers get the same
+        answer, a late one too. A rank that gets False should end with an error.
 
         Collectives that can't ask in another way wait like `barrier`, however long that does.
 

@@ -15,7 +15,7 @@ def deadline(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
     """Read a strategy's `timeout`, or the same in seconds; 30 minutes where neither is given.
 
     Raises:
-        ConfigError: both are given, or it isn't more than 0, or beyond all measure.
+        ConfigError: both are given, or the time isn't positive, or is too long for torch.
     """
     if timeout is not None and timeout_s is not None:
         raise ConfigError(f"timeout={timeout} and timeout_s={timeout_s} say the same thing: give one of them")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @forwards
 class CollectivesWrapper(Collectives):
-    """Hands every call on to `inner`; a subclass overrides what it changes or counts.
+    """Forwards every call to `inner`; a subclass overrides what it changes or counts.
 
     Args:
         inner: what the wrapped implementation answered with.

@@ -45,10 +45,10 @@ class Environment(ABC):
 
     @classmethod
     def detect_incomplete(cls, environ: Mapping[str, str]) -> str | None:
-        """Say what of this launcher's variables is there, and what is missing, where it says of several processes.
+        """Say which of this launcher's variables are set and which are missing, if they show several processes.
 
-        Asked where no environment recognises the process. None where this launcher has started nothing here, or
-        where one process of several tasks is as it should be, as in a batch script.
+        Asked where no environment recognises the process. None where this launcher has started nothing here, or where
+        one process is right although there are several tasks, as in a batch script.
         """
         return None
 
@@ -72,7 +72,7 @@ class Environment(ABC):
             plan: by the run's settings alone.
 
         Raises:
-            stratagem.errors.UsageError: the variables say that the run is another one.
+            stratagem.errors.UsageError: the variables contradict the plan.
         """
         return plan
 

@@ -42,7 +42,7 @@ class Task:
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     may_exit: bool = False
-    """Whether `sys.exit(0)` is an end like any other, as of a script; else all ranks leave so, or none."""
+    """Whether a rank may end by `sys.exit(0)`, as a script does; otherwise either all ranks do, or none."""
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports in addition to the plan's; those of the function, for a start."""
     notice: Callable[[Sequence[str]], None] | None = None
@@ -55,16 +55,17 @@ class LaunchPlan:
 
     processes_per_node: int
     num_nodes: int = 1
-    """The most, where nodes may come and go."""
+    """The maximum, if the number of nodes may change."""
     min_nodes: int | None = None
-    """The least that the run goes on with; `num_nodes` when None."""
+    """The minimum with which the run goes on; `num_nodes` when None."""
     node_unit: int = 1
-    """Where nodes may come and go, a multiple of this takes part; further nodes wait until the number changes."""
+    """If the number of nodes may change, a multiple of this takes part; further nodes wait until the number
+    changes."""
     node_rank: int | None = None
     rdzv_endpoint: str | None = None
     rdzv_backend: str = "c10d"
     rdzv_conf: dict[str, str] = field(default_factory=dict)
-    """Settings of the rendezvous, in torch's words."""
+    """Settings of the rendezvous, under torch's names."""
     run_id: str | None = None
     """Name of the run, the same on all its nodes; needed where a rendezvous serves several runs. Its
     ranks authenticate each other by it, so keep it unguessable and private."""
@@ -86,12 +87,12 @@ class LaunchPlan:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether nodes may come and go."""
+        """Whether the number of nodes may change."""
         return self.min_nodes is not None and self.min_nodes < self.num_nodes
 
     @property
     def world_size(self) -> int:
-        """Number of processes; the most, where nodes may come and go."""
+        """Number of processes; the maximum, if the number of nodes may change."""
         return self.processes_per_node * self.num_nodes
 
 
@@ -108,7 +109,7 @@ class Launcher(ABC):
 
     @classmethod
     def preload(cls, modules: Sequence[str]) -> None:
-        """Get ready for a launch that is likely, where that helps; by default nothing happens.
+        """Prepare for a launch that is likely; by default, do nothing.
 
         Called in the launching process, perhaps long before `launch`, and perhaps without one. Returns at
         once, and imports nothing that takes long.
@@ -124,7 +125,7 @@ class Launcher(ABC):
         Called once per node; the value is only returned on the node of rank 0, None elsewhere.
 
         Raises:
-            UsageError, SealError: a worker refused the request with this very error.
+            UsageError, SealError: a worker raised this error.
             WorkerError: a worker raised something else or was ended by a signal. By then no worker is left.
             KeyboardInterrupt: Ctrl-C, after all workers have ended.
         """

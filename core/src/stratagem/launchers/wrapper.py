@@ -10,7 +10,7 @@ from stratagem.plugin.forwarding import forwards
 
 @forwards
 class LauncherWrapper(Launcher):
-    """Hands every call on to `inner`; a subclass overrides what it changes.
+    """Forwards every call to `inner`; a subclass overrides what it changes.
 
     Args:
         inner: what the wrapped implementation answered with.

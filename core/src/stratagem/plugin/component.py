@@ -1,4 +1,4 @@
-"""What a distribution says of each part it offers, without importing torch or a vendor library."""
+"""What a distribution declares of each component it offers, without importing torch or a vendor library."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Capabilities:
     accelerators: tuple[str, ...] = ("*",)
     """For a strategy or a precision: names of the accelerators it works with; "*" is any."""
     precisions: tuple[str, ...] = ("*",)
-    """Names of the precisions it works with; "*" is any, and "float8*" any whose name begins so."""
+    """Names of the precisions it works with; "*" is any, and "float8*" any name with this prefix."""
     processes: Literal["per-device", "per-node", "one"] = "one"
     """For a strategy: how many processes it wants."""
     start_methods: tuple[str, ...] = ("forkserver", "spawn", "popen", "fork")
-    """For a strategy: ways to start processes that it stands."""
+    """For a strategy: start methods that it supports."""
     features: frozenset[str] = frozenset()
     """Names from `FEATURES` that it has."""
     strategies: tuple[str, ...] = ("*",)
@@ -85,7 +85,7 @@ class Component:
     kind: Kind
     """What it is: a name from `KINDS`."""
     name: str
-    """What users say, as in `--strategy NAME`, or NAME:TEXT for a "model" or "data"."""
+    """What users write, as in `--strategy NAME`, or NAME:TEXT for a "model" or "data"."""
     target: str
     """Where its class is, as "package.module:Class"; its first argument is the text for a "model" or "data"."""
     summary: str
@@ -112,7 +112,7 @@ class Component:
     launcher_variables: tuple[str, ...] = ()
     """For an environment: its launcher's variables that show that there are several processes, as MPI's size."""
     preload: tuple[str, ...] = ()
-    """What workers import for it in the end, besides the module of `target`; a fork server does so once per node."""
+    """Modules that workers import in addition to that of `target`; a fork server imports them once per node."""
     conformance: str = ""
     """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT", or a mapping with
     subjects for its own name and some presets; where there is none, the kit makes one from the name."""

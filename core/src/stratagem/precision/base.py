@@ -31,7 +31,7 @@ class Precision:
     compute_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
     scales_loss: bool = False
-    """Whether `scale` changes losses, so that `step` leaves out a step in which a gradient overflows."""
+    """Whether `scale` changes losses, so that `step` skips a step in which a gradient overflows."""
 
     def for_device(self, device: torch.device) -> Precision:
         """Return this precision for a process's device; an object given by name was made for it already.
@@ -87,7 +87,7 @@ class Precision:
         return loss
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Bring the gradients of `optimizer` back to their true size, once per step, before clipping."""
+        """Divide the gradients of `optimizer` by the loss scale, once per step, before clipping."""
 
     @property
     def steps_directly(self) -> bool:

@@ -9,7 +9,7 @@ from stratagem.precision.skippable import is_skippable
 
 @forwards
 class PrecisionWrapper(Precision):
-    """Hands every call on to `inner`; a subclass overrides what it changes.
+    """Forwards every call to `inner`; a subclass overrides what it changes.
 
     Args:
         inner: what the wrapped implementation answered with.

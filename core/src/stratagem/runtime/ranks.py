@@ -40,7 +40,7 @@ class Ranks(RankFacade):
 
     @property
     def collectives(self) -> Collectives:
-        """How the ranks talk."""
+        """The run's collectives."""
         return self.session.collectives
 
     @property

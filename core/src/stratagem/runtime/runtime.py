@@ -61,15 +61,14 @@ class Runtime(Ranks):
         strategy: a name as "ddp", or a strategy object.
         accelerator: a name as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: machines taking part, or the minimum and the maximum as "1:4".
+        num_nodes: number of machines, or a minimum and a maximum as "1:4".
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
         seed: for every generator on every rank; None seeds nothing.
         run_dir: where the run's files go; None for no folder.
         further: other fields of `RunConfig`, by name.
 
-    Flags given to `stratagem run` fill whatever is left at its default; one that contradicts an
-    argument here is an error.
+    Flags of `stratagem run` set what is left at its default here. A flag that contradicts an argument is an error.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Runtime(Ranks):
             kwargs: keywords that the function gets.
 
         Raises:
-            UsageError: the run isn't possible as asked, on this machine.
+            UsageError: this machine can't run with these settings.
             WorkerError: a rank failed.
         """
         if function is not None and not callable(function):
@@ -261,11 +260,12 @@ class Runtime(Ranks):
             optimizers: over the module's parameters, or functions that make one from the module.
             accumulate: micro-batches per optimizer step: call `accumulate` or `no_sync` around them.
             clipping: what is going to be passed to `clip`, for engines that must know it beforehand.
-            forward_methods: names of methods that the loop calls, as it calls the module, and that call layers.
+            forward_methods: names of further methods that call layers, and that your loop calls as it calls the
+                module.
 
         Returns:
-            The module alone, or a tuple of the module and the optimizers. Where the strategy has to run with each
-            call, they are wrappers with the attributes and methods of yours. Type checkers see your classes.
+            The module alone, or a tuple of the module and the optimizers. If the strategy has to act on each call,
+            they are wrappers with the attributes and methods of your objects. Type checkers see your classes.
         """
         if type(accumulate) is not int or accumulate < 1:
             raise ConfigError(
@@ -310,9 +310,9 @@ class Runtime(Ranks):
 
         Args:
             loader: a DataLoader, or any iterable of batches.
-            evaluation: each sample comes once over all ranks, in the data's own order. Otherwise ranks
-                have equally many batches, in the order that the loader says.
-            use_distributed_sampler: whether to share out; False leaves every loader as it is.
+            evaluation: True: each sample is read once over all ranks, in the order of the data. False: all ranks have
+                the same number of batches, in the loader's order.
+            use_distributed_sampler: whether to share samples among ranks; False leaves the loader as it is.
 
         Raises:
             DataError: several loaders were given, or one without a batch.
@@ -336,7 +336,7 @@ class Runtime(Ranks):
         return made[0] if len(made) == 1 else made
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """A context in which operations have the run's precision: for what no prepared module computes."""
+        """Return a context with the run's precision, for operations outside of prepared modules."""
         return self.session.precision.autocast() or nullcontext()
 
     def backward(
@@ -352,14 +352,16 @@ class Runtime(Ranks):
             loss: a scalar.
             module: what `setup` returned; only needed where several modules were set up, and the strategy's backward
                 is not autograd's alone.
-            weight: where the loss is a sum: by what the sum over all ranks and micro-batches of the step is divided,
-                such as this rank's number of tokens; 0 where it has none. A number, or a tensor with one element.
-                Then give every loss a weight, on every rank: docs/guides/losses.md.
+            weight: for a loss that is a sum: how many losses it sums, such as this rank's number of tokens; 0 if it
+                has none. The sum of the step's losses over all ranks and micro-batches is divided by the sum of their
+                weights. A number, or a tensor with one element. Give every loss a weight then, on every rank:
+                docs/guides/losses.md.
 
         Raises:
             CombinationError: the strategy can't divide by weights.
             DataError: the weight isn't a number from 0.
-            GradientError: other losses have weights and this one doesn't, or gradients are there of none.
+            GradientError: other losses have weights and this one doesn't, or there are gradients of losses without
+                weights.
         """
         if not isinstance(loss, torch.Tensor):
             raise ConfigError(
@@ -425,7 +427,8 @@ class Runtime(Ranks):
         """Limit the gradients of `optimizer` before its step; collective.
 
         Returns:
-            The total norm before clipping, when `max_norm` is given; None where `accumulate` holds the step back.
+            The total norm before clipping, when `max_norm` is given; None before the last micro-batch of a window of
+            `accumulate`.
         """
         if max_norm is None and max_value is None:
             raise ConfigError("clip got no limit: give max_norm or max_value")
@@ -437,10 +440,10 @@ class Runtime(Ranks):
         return prepared.clip(index, Clipping(max_norm, max_value, norm_type))
 
     def average_gradients(self, optimizer: Optimizer) -> None:
-        """Average the gradients of `optimizer` over ranks, before a step with those that you computed; collective.
+        """Average the gradients of `optimizer` over ranks, before you step with gradients of your own; collective.
 
-        Gradients by `backward` are averaged already. Those that your loop assigns, as from `torch.autograd.grad`, are
-        this rank's own, and only you know whether the average of the ranks' gradients is what you want.
+        `backward` averages its gradients already. Gradients that your loop assigns, such as those of
+        `torch.autograd.grad`, are this rank's own, and only you know whether you want their average over ranks.
         """
         prepared, index = prepared_of_optimizer(self._prepared, optimizer)
         prepared.average_gradients(index)
@@ -496,7 +499,8 @@ class Runtime(Ranks):
             The `state` that was given to `save`, without what was restored into `state`.
 
         Raises:
-            CheckpointError: there is none, it is damaged (unless `verify` is False), or of another program.
+            CheckpointError: there is no checkpoint, it is damaged (unless `verify` is False), or another program
+                wrote it.
         """
         if not self._prepared:
             raise ConfigError(

@@ -52,7 +52,8 @@ class Axis(ABC):
     averages_gradients: ClassVar[bool] = True
     """Whether optimizers step by gradients that are complete over its ranks. Losses with weights need that."""
     keeps_copies_equal: ClassVar[bool] = True
-    """Whether what ranks along it hold alike is equal after each step. It is compared during training then."""
+    """Whether the copies that ranks along it hold stay equal after each step. They are then compared during
+    training."""
     unsplit_parameters: ClassVar[Literal["own", "copies", "shards"]] = "own"
     """What becomes of parameters that it doesn't split: "own" if it completes their gradients itself; "copies" if the
     axis that shards parameters averages them along this one, too; "shards" if that one shards them along both."""
@@ -61,7 +62,7 @@ class Axis(ABC):
     lacks: ClassVar[frozenset[str]] = frozenset()
     """Features that a composition with it doesn't have, by names from `FEATURES`."""
     precisions: ClassVar[tuple[str, ...]] = ("*",)
-    """Names of the precisions it works with; "*" is any, and "float8*" any whose name begins so."""
+    """Names of the precisions it works with; "*" is any, and "float8*" any name with this prefix."""
     gives_parts: ClassVar[bool] = False
     """Whether ranks along it compute different parts of the module, and it runs each batch through all of them:
     `divide` is called then. A composition has at most one such axis."""
@@ -142,7 +143,7 @@ class AxisTarget:
     """How tensors on "meta" were made, as the strategy's base recorded it; None where it didn't."""
     roots: Sequence[nn.Module] | None = None
     """The modules that this rank calls, none of them in another one, where an axis has given it a part of the module.
-    Of what is outside of them, it has whole what isn't on "meta". None: it has the whole module."""
+    Outside of them, tensors that aren't on "meta" are whole. None: this rank has the whole module."""
     split: dict[nn.Module, str] = field(default_factory=dict)
     """Module → name of the axis along which its own parameters were split, and whose ranks read different batches.
     Such an axis adds it, and gathers no gradients along itself; `shard` shards the module separately."""
@@ -183,7 +184,7 @@ class AxisSteps:
     """
 
     has_gradients_to_complete: bool = False
-    """Whether `complete_gradients` is called: not where a mesh has one rank along the axis, say."""
+    """Whether `complete_gradients` is called. An axis with one rank doesn't need it, for example."""
 
     def begin(self, prepared: Prepared) -> None:
         """Prepare for a module that all axes have transformed, and its optimizers. Called once, before anything else.
@@ -218,13 +219,13 @@ class AxisSteps:
     def after_backward(self) -> None:
         """Average gradients after a backward that isn't within `no_sync`. Collective.
 
-        It may come several times for one gradient: what is average already has to stay as it is.
+        It may be called several times for one gradient: one that is averaged already must not change.
         """
 
     def complete_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
         """Complete gradients over the ranks of this axis, before they are clipped or stepped. Collective.
 
-        Each gradient comes once: what is added by a later backward comes separately, and is added by the caller.
+        Each gradient is passed once. What a later backward adds is passed separately, and the caller adds the two.
 
         Args:
             parameters: of one optimizer.
@@ -239,7 +240,7 @@ class AxisSteps:
         """
 
     def make_equal(self, prepared: Prepared) -> None:
-        """Make what ranks hold alike equal, for an axis that doesn't keep it so. Collective.
+        """Make the copies that ranks hold equal, for an axis that doesn't keep them equal. Collective.
 
         Called before an evaluation, before a checkpoint and at the end of a run.
         """

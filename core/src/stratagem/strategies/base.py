@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 class Strategy(RankFacade):
     """Trains on one device in one process; the base of all strategies.
 
-    `accelerator`, `checkpoint_io` and `precision_plugin` are what it was given, during a run, too; the run's own are
-    in `session`.
+    `accelerator`, `checkpoint_io` and `precision_plugin` are what it was given, before and during a run; what the run
+    uses is in `session`.
 
     Args:
         options: those of `StrategyOptions`.
 
     Raises:
-        ConfigError: a keyword that no such option has.
+        ConfigError: an unknown option.
     """
 
     start_method: str = "forkserver"
     """How workers are started, when there are any."""
     capabilities: Capabilities = Capabilities()
-    """What it can do, for a class that no distribution declares; one derived from a declared class has that one's
-    declaration, unless it sets its own."""
+    """Capabilities of classes that no distribution declares. Subclasses inherit their parent's, unless they set their
+    own."""
     parallel_devices: Sequence[torch.device] | None = None
     """This node's devices, which win over the run's; None leaves them to the run."""
     cluster_environment: Environment | type[Environment] | str | None = None
     """Wins over detection; None detects."""
     optimizer_cuts: Sequence[Cut] = CUTS
-    """In which ways a rank's optimizers have shards of the parameters. Unless the strategy declares
-    "whole_optimizer", the user's optimizers are tried on stand-ins that are cut so, and refused where they come to
-    other numbers."""
+    """How parameters are cut into the shards that a rank's optimizers step. Unless the strategy declares
+    "whole_optimizer", the user's optimizers are tried on small tensors cut in these ways, and refused if the results
+    differ."""
 
     axes: Sequence[Axis] = ()
     """The axes that it composes, outermost first; none for a strategy that is one parallelism."""
@@ -81,7 +81,7 @@ class Strategy(RankFacade):
     # Overridable, without knowing pluggy ---------------------------------------------------------
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Return what it can do with its settings, where these decide that; asked before anything is launched.
+        """Return its capabilities with its settings, if these change them; called before anything is launched.
 
         Args:
             declared: by its distribution, or by its class.
@@ -89,7 +89,7 @@ class Strategy(RankFacade):
         return declared
 
     def advice_for(self, feature: str) -> str | None:
-        """Return which setting to change for a feature that `refine_capabilities` has left out, to end a sentence.
+        """Return which setting gives a feature that `refine_capabilities` has removed, as the end of a sentence.
 
         Args:
             feature: a name from `FEATURES`.
@@ -105,7 +105,7 @@ class Strategy(RankFacade):
         return 1
 
     def check_run(self, run: Run) -> None:
-        """Refuse what its settings can't do in this run; asked before anything is launched.
+        """Refuse a run that its settings don't support; called before anything is launched.
 
         Args:
             run: assembled: the devices, the accelerator, the precision's name.
@@ -119,7 +119,8 @@ class Strategy(RankFacade):
         return ()
 
     def describe_run(self, run: Run) -> Sequence[str]:
-        """Return `plan_lines`; override this one where lines depend on the run, as on its number of ranks.
+        """Return `plan_lines`; override this method instead if lines depend on the run, such as on its number of
+        ranks.
 
         Args:
             run: assembled, and checked by `check_run`.
@@ -130,7 +131,7 @@ class Strategy(RankFacade):
         """Prepare this worker before its process group is opened: variables, libraries. Not collective."""
 
     def setup_worker(self, run: Run) -> None:
-        """Call `setup_environment`; override this one where it takes something of the run to prepare a worker.
+        """Call `setup_environment`; override this method instead if you need the run to prepare a worker.
 
         Args:
             run: as assembled in this process.
@@ -182,7 +183,7 @@ class Strategy(RankFacade):
         )
 
     def can_restore(self, shards: object) -> bool:
-        """Whether `setup` can go on with what a run before it, in this process, left of a module.
+        """Whether `setup` can continue with the shards that an earlier run in this process left of a module.
 
         Args:
             shards: `Prepared.left_shards` of that run, of any strategy; `SetupRequest.left_shards` if so.
@@ -190,7 +191,7 @@ class Strategy(RankFacade):
         return False
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open what the ranks talk through. Collective."""
+        """Open the process group, and return the run's collectives. Collective."""
         return LocalCollectives(request.device)
 
     def teardown(self) -> None:
@@ -256,10 +257,12 @@ class Strategy(RankFacade):
 
     @property
     def model(self) -> nn.Module:
-        """What the strategy wraps the module in, as DistributedDataParallel; the module itself where in nothing.
+        """The strategy's wrapper around the module, such as DistributedDataParallel; the module itself if there is
+        none.
 
         Raises:
-            StratagemError: (as `lightning_module`, `optimizers`) no run is live, or has set up not just one module.
+            StratagemError: no run is live, or it has set up several modules; also raised by `lightning_module` and
+                `optimizers`.
         """
         prepared, given = self._only_prepared("model")
         return prepared.original_module if prepared.module is given else prepared.module

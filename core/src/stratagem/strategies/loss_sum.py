@@ -13,7 +13,7 @@ from stratagem.errors import DataError, short
 
 
 class LossSum(NamedTuple):
-    """A sum of losses, and by what the sum over all ranks and micro-batches of a step is divided.
+    """A sum of losses, and its weight: the number of losses that it sums.
 
     The step's gradient is that of Σ loss / Σ weight, over the ranks that read different batches and the micro-batches
     of the step. `training_step` may return it, or a dict with "loss" and "weight". See docs/guides/losses.md.
@@ -66,8 +66,8 @@ def weight_on(weight: torch.Tensor | float, device: torch.device) -> torch.Tenso
     """Return a weight as a tensor without dims on `device`, in the widest float that this has.
 
     Raises:
-        DataError: it is no number, negative, infinite or NaN; of a tensor that is on another device than the CPU,
-            only its shape is checked, since its value would have to be waited for.
+        DataError: it is not a number, negative, infinite or NaN. For a tensor on a device other than the CPU, only
+            the shape is checked: reading its value would wait for the device.
     """
     dtype = _widest(device.type)
     if isinstance(weight, torch.Tensor):

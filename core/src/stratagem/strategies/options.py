@@ -1,6 +1,6 @@
 """The options that strategies share: one record for each base, and constructors that show what is in it.
 
-A strategy's constructor takes them as `**options: Unpack[ProcessGroupOptions]` and hands them to its base.
+A strategy's constructor takes them as `**options: Unpack[ProcessGroupOptions]` and passes them to its base.
 """
 
 # No `from __future__ import annotations`: signatures need the types themselves, since names are looked up elsewhere.

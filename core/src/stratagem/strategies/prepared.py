@@ -54,18 +54,18 @@ class Prepared:
         device: where batches go.
         loss_weights: of losses that are sums; loops and this class's own methods use it.
         is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
-        shows_unreduced_gradients: whether parameters have their gradients in `grad` while others of the same window
-            are to come; True unless set.
+        shows_unreduced_gradients: whether `grad` has a parameter's gradient before the last backward of a window;
+            True unless set.
         leaves_module_sharded: whether the user's module has only this process's shards after `release`.
-        left_shards: set by `release` where that is so: what `setup` of the next run in this process gets as
-            `SetupRequest.left_shards`, if its strategy's `can_restore` says so. None: no run can go on with it.
-        carries_hooks: whether hooks that the user registered on parameters, which shards then replaced, are where
-            gradients are accumulated; False unless set.
+        left_shards: set by `release` in that case. `setup` of the next run in this process gets it as
+            `SetupRequest.left_shards`, if its strategy's `can_restore` accepts it. None: no run can continue with it.
+        carries_hooks: whether hooks of parameters that shards have replaced were moved to where gradients are
+            accumulated; False unless set.
         has_all_states: whether this rank has states of every parameter, or of a shard of each; True unless set.
-        has_copies: whether ranks hold copies, which they meet to compare while it trains; True unless set.
+        has_copies: whether ranks hold copies, which are compared across ranks during training; True unless set.
         supports_inference_mode: whether evaluations may run under `torch.inference_mode`; True unless set. False
-            where buffers outlive an evaluation that has filled them, as those into which shards are gathered: torch
-            lets training neither write to them nor save them for backward.
+            where an evaluation fills buffers that training uses later, such as those for gathered shards: torch lets
+            training neither write to them nor save them for backward.
     """
 
     shows_unreduced_gradients = True
@@ -111,7 +111,7 @@ class Prepared:
 
     @skippable
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module for evaluation: no synchronisation, so that ranks may run unequally many."""
+        """Call the module for evaluation, without synchronisation: ranks may have different numbers of batches."""
         return self.forward(*args, **kwargs)
 
     def evaluating(self) -> AbstractContextManager[Any]:
@@ -123,7 +123,8 @@ class Prepared:
 
         Args:
             args: for the wrapped module.
-            divisor: of the loss: the number of micro-batches of this optimizer step, or its samples over these.
+            divisor: of the loss: the number of micro-batches of this optimizer step, or its samples divided by this
+                micro-batch's.
             sync: whether gradients are reduced over ranks: on the last micro-batch of a step.
 
         Returns:
@@ -154,10 +155,10 @@ class Prepared:
         return loss is not None
 
     def averaged_ranks(self) -> int:
-        """Return over how many ranks gradients are averaged, each of which is of another part of the data.
+        """Return the number of ranks over which gradients are averaged, all of which read different data.
 
-        Gradients of losses with weights are multiplied by it, after the strategy has averaged them or before. A
-        strategy that adds gradients up answers 1.
+        Gradients of losses with weights are multiplied by it, before or after they are averaged. A strategy that sums
+        gradients returns 1.
 
         Raises:
             CombinationError: the strategy steps by something else than the average of all ranks' gradients.
@@ -285,9 +286,9 @@ class Prepared:
     def replicas(self) -> Iterator[tuple[Any, ...]]:
         """Yield what must be equal on ranks that hold copies: (name, value), or `Replica`s. Not collective.
 
-        Of a DTensor, shards are compared among the ranks that have the same one. Parameters, which of them are
-        trained, and optimizers' settings and step counts, unless a strategy says otherwise: buffers where it keeps
-        them equal, nothing that differs on purpose.
+        Of a DTensor, shards are compared among the ranks that have the same one. By default, these are parameters,
+        which of them are trained, and optimizers' settings and step counts. A strategy adds buffers if it keeps them
+        equal, and leaves out what differs on purpose.
         """
         trained = []
         for name, parameter in self.original_module.named_parameters():
@@ -362,7 +363,7 @@ class Prepared:
         load_optimizer(self.original_module, self.optimizers[index], index, reader, saved)
 
     def restore_module(self) -> None:
-        """Give the user's module what a checkpoint of now would have: equal copies, weights in full precision.
+        """Give the user's module what a checkpoint written now would have: equal copies, weights in full precision.
 
         Collective; called before `release`, after a run that went well.
         """

@@ -11,7 +11,7 @@ from stratagem.strategies.prepared import Prepared
 
 @forwards
 class PreparedWrapper(Prepared):
-    """Hands every call on to `inner`, and reads every attribute from it; a subclass overrides what it changes.
+    """Forwards every call to `inner`, and reads every attribute from it; a subclass overrides what it changes.
 
     Calls that `inner` makes on itself, as of `backward` in its `forward_backward`, stay its own. Override the method
     that the loop calls: `forward_backward` and `step`, or `forward`, `backward` and `clip` for own loops. To replace

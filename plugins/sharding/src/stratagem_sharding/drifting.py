@@ -30,7 +30,7 @@ class DriftingPrepared(Prepared):
     from step to step. It may call `agree`. Everything else is done here.
 
     Args:
-        request: as everywhere.
+        request: as the `setup` hook received it.
         name: of the strategy: the beginning of the names of what it keeps in a checkpoint.
 
     Attributes:

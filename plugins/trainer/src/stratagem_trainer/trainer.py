@@ -68,7 +68,7 @@ class Trainer(TrainerView):
     Args:
         accelerator: a name as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: machines taking part, or the minimum and the maximum as "1:4".
+        num_nodes: number of machines, or a minimum and a maximum as "1:4".
         strategy: a name as "ddp", or a strategy object.
         precision: a name as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
@@ -76,67 +76,68 @@ class Trainer(TrainerView):
         logger: True or None for a metrics.csv in the run's folder, False for none, names as "wandb", or loggers of
             your own.
         profiler: "simple", "advanced", "pytorch" or a profiler: docs/guides/profiling.md.
-        max_epochs: stop after so many; 1 where neither epochs nor steps are limited; -1 for no limit.
-        max_steps: stop after so many optimizer steps; None or -1 for no limit.
-        min_epochs: what wants to stop before so many epochs isn't heard.
-        min_steps: the same for optimizer steps.
-        max_time: stop after the step in which it is over: "DD:HH:MM:SS", a timedelta, or {"hours": 2}; ranks agree
-            on it after each step.
-        num_sanity_val_steps: so many batches of the validation are tried before a fit; -1 for all of them; None for
-            none.
-        fast_dev_run: try a fit, or another command, with one batch (or so many) of everything, without logger,
+        max_epochs: stop after this many epochs; -1 for no limit. 1 if neither epochs nor steps are limited.
+        max_steps: stop after this many optimizer steps; None or -1 for no limit.
+        min_epochs: ignore requests to stop before this many epochs.
+        min_steps: ignore requests to stop before this many optimizer steps.
+        max_time: stop after the step in which this time has passed: "DD:HH:MM:SS", a timedelta, or {"hours": 2};
+            ranks agree on it after each step.
+        num_sanity_val_steps: validate this many batches before a fit, to find errors early; -1 for all of them; None
+            for none.
+        fast_dev_run: try a fit or another command with one batch of everything, or with this many, without logger,
             checkpoints and early stopping.
         accumulate_grad_batches: micro-batches per optimizer step.
-        global_batch_size: samples per optimizer step over all ranks, instead: as many micro-batches are accumulated
-            as that takes, on however many ranks a run is started, restarted or resumed.
+        global_batch_size: samples per optimizer step over all ranks, instead of `accumulate_grad_batches`: the number
+            of micro-batches follows from it, also when a run is restarted or resumed on another number of ranks.
         gradient_clip_val: limit gradients before each step; None or 0 for no limit.
         gradient_clip_algorithm: "norm" or "value".
-        val_check_interval: validate every so many batches, or after each such fraction of an epoch;
-            None: at the end of epochs.
-        check_val_every_n_epoch: validate at the end of every so many epochs; None counts the batches of
+        val_check_interval: number of batches between two validations, or a fraction of an epoch; None validates at
+            the end of epochs.
+        check_val_every_n_epoch: validate at the end of every n-th epoch; None counts the batches of
             val_check_interval over epochs.
-        limit_train_batches: at most so many batches per rank and epoch, or such a fraction of them; 0 trains nothing.
+        limit_train_batches: at most this many batches per rank and epoch, or this fraction of them; 0 trains nothing.
         limit_val_batches: the same for validation.
         limit_test_batches: the same for test.
         limit_predict_batches: the same for predict.
-        overfit_batches: so many batches, or such a fraction of them, of training and validation alike, in order and
-            the same in every epoch; 0 for all.
-        log_every_n_steps: a row of metrics every so many optimizer steps; 50 where None, never where 0.
+        overfit_batches: train and validate on this many batches, or this fraction of them, in order and the same in
+            every epoch; 0 for all.
+        log_every_n_steps: log a row of metrics every n optimizer steps; None is 50, 0 is never.
         enable_progress_bar: show one on rank 0.
         enable_model_summary: print the module's layers when a fit starts.
         enable_checkpointing: keep the best and the last checkpoint.
         use_distributed_sampler: share data with a default sampler among ranks: docs/guides/data.md.
         terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
             parameter isn't; this waits for the device in every step. Otherwise there is a warning.
-        verify_checkpoints: compare what is read of a `ckpt_path` with its checksums; without, damage goes unseen.
+        verify_checkpoints: compare what is read from a `ckpt_path` with its checksums; False doesn't notice damage.
         detect_anomaly: let autograd name the forward of a backward that fails or makes NaN; slow.
-        deterministic: let torch use deterministic algorithms alone, and raise ("warn": warn) where there is none.
+        deterministic: let torch use only deterministic algorithms, and raise where there is none; "warn" warns
+            instead.
         benchmark: let cuDNN try which algorithm is fastest; None leaves torch's setting.
-        inference_mode: evaluate under `torch.inference_mode` rather than `torch.no_grad`; with `no_grad` all the same
-            under strategies that gather shards, whose buffers training goes on to use.
+        inference_mode: evaluate under `torch.inference_mode` instead of `torch.no_grad`. Strategies that gather
+            shards always use `no_grad`, since training uses the same buffers.
         seed: for every generator on every rank.
-        run_dir: where metrics and checkpoints go, of one run at a time; runs/<time>-<class> when None.
-        default_root_dir: where that runs/ is; the current folder when None.
+        run_dir: folder for metrics and checkpoints, of one run at a time; runs/<time>-<class> when None.
+        default_root_dir: folder that contains runs/; the current folder when None.
         sync_batchnorm: normalize by the batches of all ranks in BatchNorm layers; exchanges their statistics.
-        reload_dataloaders_every_n_epochs: call train_dataloader and val_dataloader again every so many epochs.
+        reload_dataloaders_every_n_epochs: call train_dataloader and val_dataloader again every n epochs; 0 for never.
         barebones: the loop alone, to measure it: no logger, checkpoints, progress bar, summary, sanity check, and
             nothing that is logged.
-        enable_autolog_hparams: hand the module's hyperparameters to the loggers when a fit starts.
+        enable_autolog_hparams: pass the module's hyperparameters to the loggers when a fit starts.
         model_registry: name under which a logger that has a registry keeps the best checkpoint.
-        initial_weights: a checkpoint whose weights a fit begins with, where it doesn't go on from another; an
+        initial_weights: a checkpoint whose weights a fit begins with, unless it resumes from another; an
             `InitialWeights` says what may differ: docs/guides/changed-models.md.
         time_limit: save and end this long after the run's start, less `grace_period_s`; a number of seconds, or as
             `max_time`. The process exits with 75: docs/fault-tolerance.md.
-        grace_period_s: how long a save may take: a run stops so long before a limit, and is ended so long after a
+        grace_period_s: how long a save may take: a run stops this long before a limit, and is ended this long after a
             signal.
         stop_signals: names of signals on which a fit saves and ends, as "SIGTERM,SIGUSR1"; "" for none.
         requeue: put the Slurm job around the run back into its queue, where a limit or SIGUSR1 has stopped the run.
-        step_timeout_s: end a fit in which a rank makes no step for so long, and name it; None waits for the timeout
-            of the strategy's collectives alone. Batches of a validation count as steps; a save must be over in time.
+        step_timeout_s: end a fit in which a rank makes no step for this long, and name the rank; None leaves that to
+            the timeout of the strategy's collectives. Validation batches count as steps; a save must end in time.
         further: other fields of `RunConfig`, by name.
 
     Raises:
-        ConfigError: a setting that doesn't exist, or can't be.
+        ConfigError: a setting that doesn't exist, or has an invalid value.
     """
 
     def __init__(
@@ -268,12 +269,13 @@ class Trainer(TrainerView):
             ckpt_path: continue exactly where this checkpoint was written; "last" is the last one of the fit before,
                 "auto" the newest in `run_dir`, where there is one.
 
-        A fit that a signal, `time_limit` or its Slurm job's end stops has saved, and raises `SystemExit(75)`.
+        A fit that is stopped by a signal, `time_limit` or the end of its Slurm job saves, and raises
+        `SystemExit(75)`.
 
-        Where workers were separate processes, the trained weights, the metrics and the callbacks'
-        states are brought back into this process's objects: all that is in `model.state_dict()`, with the
-        dtypes that training left, and which parameters require gradients. Where that can't be, as after a run on
-        several nodes, there is a warning, and going on with the module needs a `ckpt_path`.
+        Where workers were separate processes, the trained weights, the metrics and the callbacks' states are brought
+        back into this process's objects: all that is in `model.state_dict()`, with the dtypes that training left, and
+        which parameters require gradients. If that isn't possible, as after a run on several nodes, there is a
+        warning, and going on with the module needs a `ckpt_path`.
         """
         self._given = model
         with destination(model) as where:
@@ -304,10 +306,10 @@ class Trainer(TrainerView):
         Args:
             model: a `Module`, or a picklable callable; when None, that of the last fit, with the best checkpoint's
                 weights where that fit kept any and no `ckpt_path` is given.
-            dataloaders: as for `fit`; several are read one after the other, but for a `CombinedLoader` of another
+            dataloaders: as for `fit`; several are read one after the other, unless a `CombinedLoader` has another
                 mode.
             ckpt_path: of a checkpoint's weights, or "best" or "last" of the last fit.
-            verbose: taken for the sake of other trainers' programs: this one prints nothing.
+            verbose: accepted for programs of other trainers, and ignored: nothing is printed.
             datamodule: as for `fit`.
 
         Returns:

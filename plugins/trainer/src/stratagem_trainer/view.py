@@ -114,17 +114,17 @@ class TrainerView:
 
     @property
     def min_epochs(self) -> int | None:
-        """What wants to stop before so many epochs isn't heard."""
+        """Requests to stop before this many epochs are ignored."""
         return self.settings.min_epochs
 
     @property
     def min_steps(self) -> int | None:
-        """The same for optimizer steps."""
+        """Requests to stop before this many optimizer steps are ignored."""
         return self.settings.min_steps
 
     @property
     def should_stop(self) -> bool:
-        """Whether the fit ends after the current step, or was ended so; set it alike on all ranks."""
+        """Whether the fit ends after the current step, or has ended this way; set it to one value on all ranks."""
         return self.current_stage.should_stop
 
     @should_stop.setter
@@ -140,7 +140,7 @@ class TrainerView:
 
     @property
     def validating(self) -> bool:
-        """Whether a validation runs, in a fit or alone, but for the one that a fit tries first."""
+        """Whether a validation runs, in a fit or alone; False in the sanity check before a fit."""
         return self.current_stage.running == "validate"
 
     @property
@@ -155,7 +155,7 @@ class TrainerView:
 
     @property
     def sanity_checking(self) -> bool:
-        """Whether the validation that runs is the one that a fit tries first."""
+        """Whether the sanity check before a fit runs."""
         live = self.current_stage.live
         return live is not None and live.is_sanity_checking
 
@@ -171,7 +171,7 @@ class TrainerView:
 
     @property
     def has_state(self) -> bool:
-        """Whether a stage runs in this process and has come as far as its objects."""
+        """Whether a stage runs in this process and its objects exist."""
         return self.current_stage.live is not None
 
     # Batches and loaders ----------------------------------------------------------------------------
@@ -198,17 +198,17 @@ class TrainerView:
 
     @property
     def num_test_batches(self) -> list[int | float]:
-        """The same for a test."""
+        """Batches of a test per rank, of each loader; inf where that isn't known."""
         return list(map(_or_inf, self.current_stage.num_eval_batches("test")))
 
     @property
     def num_predict_batches(self) -> list[int | float]:
-        """The same for a prediction."""
+        """Batches of a prediction per rank, of each loader; inf where that isn't known."""
         return list(map(_or_inf, self.current_stage.num_eval_batches("predict")))
 
     @property
     def num_sanity_val_batches(self) -> list[int | float]:
-        """Batches of the validation that a fit tries first, of each loader."""
+        """Batches of the sanity check before a fit, of each loader."""
         most = self.settings.sanity_steps
         return [number if most == -1 else min(number, most) for number in self.num_val_batches]
 
@@ -217,7 +217,7 @@ class TrainerView:
         """Optimizer steps of the whole fit, for schedulers; inf where neither epochs nor steps are limited.
 
         Raises:
-            StratagemError: no fit has come to its loaders yet.
+            StratagemError: no fit has made its loaders yet.
         """
         data, is_over = self.current_stage.fit_data, not self.is_live
         if data is None and not (is_over and self.current_stage.last.stage == "fit"):
@@ -248,12 +248,12 @@ class TrainerView:
 
     @property
     def test_dataloaders(self) -> Any:
-        """The same of a test."""
+        """The loaders of a test, as they were given or made; None where none runs."""
         return self.current_stage.eval_loaders.get("test")
 
     @property
     def predict_dataloaders(self) -> Any:
-        """The same of a prediction."""
+        """The loaders of a prediction, as they were given or made; None where none runs."""
         return self.current_stage.eval_loaders.get("predict")
 
     # Metrics and loggers ----------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class TrainerView:
     def loggers(self) -> list[Logger]:
         """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere.
 
-        Those that the trainer was given where no stage runs.
+        Where no stage runs, they are those that the trainer was given.
         """
         given, live = self.given_loggers, self.current_stage.live
         if live is None:
@@ -300,7 +300,7 @@ class TrainerView:
 
     @property
     def logger(self) -> Logger | None:
-        """The first of them; None on all ranks but 0."""
+        """The first of `loggers`; None on all ranks but 0."""
         return next(iter(self.loggers), None)
 
     # This process among those of the run ------------------------------------------------------------
@@ -319,7 +319,7 @@ class TrainerView:
 
     @property
     def collectives(self) -> Collectives:
-        """How the ranks talk."""
+        """The run's collectives."""
         return self.runtime.collectives
 
     @property
@@ -349,7 +349,7 @@ class TrainerView:
 
     @property
     def num_nodes(self) -> int:
-        """Machines of the run; 1 outside a stage."""
+        """Number of machines of the run; 1 outside a stage."""
         return self.runtime.session.run.plan.num_nodes if self.is_live else 1
 
     @property
@@ -371,12 +371,12 @@ class TrainerView:
 
     @property
     def strategy(self) -> Strategy:
-        """The run's strategy, as this worker has it; outside of a stage, as this process would begin the next one."""
+        """The run's strategy; outside of a stage, the one that the next stage would begin with."""
         return self._run.strategy
 
     @property
     def accelerator(self) -> Accelerator:
-        """The kind of the run's devices; outside of a stage, of those that the next one would have."""
+        """The run's accelerator; outside of a stage, the one that the next stage would have."""
         return self._run.accelerator
 
     @property
@@ -389,7 +389,7 @@ class TrainerView:
 
     @property
     def precision(self) -> str:
-        """The precision's name, or its class's for an object."""
+        """The precision's name; for an object, the name of its class."""
         precision = self.config.precision
         return precision if isinstance(precision, str) else type(precision).__name__
 
@@ -428,7 +428,7 @@ class TrainerView:
 
     @property
     def checkpoint_callbacks(self) -> list[Callback]:
-        """Those of class `ModelCheckpoint`."""
+        """The callbacks of class `ModelCheckpoint`."""
         from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
 
         return [callback for callback in self.callbacks if isinstance(callback, ModelCheckpoint)]
@@ -440,7 +440,7 @@ class TrainerView:
 
     @property
     def early_stopping_callbacks(self) -> list[Callback]:
-        """Those of class `EarlyStopping`."""
+        """The callbacks of class `EarlyStopping`."""
         from stratagem_trainer.callbacks.early_stopping import EarlyStopping
 
         return [callback for callback in self.callbacks if isinstance(callback, EarlyStopping)]
@@ -452,7 +452,7 @@ class TrainerView:
 
     @property
     def progress_bar_callback(self) -> Callback | None:
-        """The progress bar, where there is one."""
+        """The progress bar; None if there is none."""
         from stratagem_trainer.callbacks.progress import ProgressBar
 
         return next((each for each in self.callbacks if isinstance(each, ProgressBar)), None)
@@ -466,7 +466,7 @@ class TrainerView:
 
     @property
     def default_root_dir(self) -> str:
-        """Where runs/ is, absolute."""
+        """Absolute path of the folder that contains runs/."""
         return os.path.abspath(self.settings.default_root_dir or ".")
 
     @property
@@ -485,11 +485,11 @@ class TrainerView:
 
         Args:
             path: of the checkpoint's folder.
-            weights_only: leave out optimizers and where the run is: for evaluations alone.
+            weights_only: leave out optimizers and the progress of the run: for evaluations only.
 
         Raises:
-            StratagemError: no stage runs in this process, or it hasn't come to its first batch; or the fit that
-                ended has kept no checkpoint of its last step.
+            StratagemError: no stage runs in this process, or it hasn't begun its first batch; or the fit that ended
+                has kept no checkpoint of its last step.
         """
         if self.current_stage.live is None and self.current_stage.last.progress.step:
             copy_last(self.checkpoint_callbacks, self.progress, path_text("path", path), weights_only)

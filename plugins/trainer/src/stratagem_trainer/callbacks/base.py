@@ -17,17 +17,17 @@ class Callback:
     """Callbacks with a higher order are called after those with a lower one."""
 
     judges_epochs: bool = False
-    """Whether its `on_train_epoch_end` acts on what the others', and the module's, have logged."""
+    """Whether its `on_train_epoch_end` reads what the module and other callbacks log in theirs."""
 
     is_restored_in_evaluations: bool = True
-    """Whether evaluating a checkpoint may load its state, which for some callbacks only a fit needs."""
+    """Whether an evaluation of a checkpoint loads its state; False if only a fit needs it."""
 
     is_left_out_of_fast_dev_run: bool = False
-    """Whether `Trainer(fast_dev_run=True)` goes without it, as without what writes files or ends a fit."""
+    """Whether `Trainer(fast_dev_run=True)` leaves it out, as it does callbacks that write files or end a fit."""
 
     needs: tuple[str, ...] = ()
-    """What a strategy must be able to do for it, by names from `stratagem.sdk.catalogue.FEATURES`; a fit with one
-    that can't is refused before anything is launched."""
+    """Features that the strategy must have, by names from `stratagem.sdk.catalogue.FEATURES`; without them, a fit is
+    refused before anything is launched."""
 
     def before_launch(self, trainer: Any, module: Any, dataloader: Any, stage: str) -> None:
         """In the launching process, before workers are started: look for good settings, or refuse bad ones.
@@ -52,7 +52,7 @@ class Callback:
         """
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """On every rank, before `configure_model`; "fit", "validate", "test" or "predict"."""
+        """Called on every rank, before `configure_model`; `stage` is "fit", "validate", "test" or "predict"."""
 
     def on_start(self, trainer: Any, module: Any, stage: str) -> None:
         """Before the first batch of any stage."""
@@ -61,10 +61,10 @@ class Callback:
         """Before a fit's first batch."""
 
     def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
-        """Before the validation that a fit tries first."""
+        """Before the sanity check, the validation of a few batches before a fit."""
 
     def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
-        """After it; its hooks of a validation have been called by now."""
+        """After the sanity check, which has called the hooks of a validation."""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Before the first epoch."""

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Callback):
-    """Stop the fit once a metric hasn't improved for a while, or has gone where it never comes back from.
+    """Stop the fit once a metric hasn't improved for a while, or has diverged.
 
     A metric that evaluations log is looked at after each validation, any other after each epoch.
 
     Args:
         monitor: name of a logged metric.
         min_delta: by how much a value must beat the best one to count; at least 0, in the metric's unit.
-        patience: how many looks in a row without improvement end the fit; 0 is as 1.
+        patience: number of checks in a row without improvement that end the fit; 0 is the same as 1.
         verbose: print a line for each improvement, on rank 0.
         mode: whether it should become small ("min") or large ("max").
         strict: raise when the metric isn't logged; otherwise wait until it is.
@@ -31,16 +31,16 @@ class EarlyStopping(Callback):
         stopping_threshold: stop as soon as the metric is better than this.
         divergence_threshold: stop as soon as the metric is worse than this.
         check_on_train_epoch_end: look after each epoch (True) or after each validation (False); None: as above.
-        log_rank_zero_only: nothing to choose here: ranks decide alike, and rank 0 alone prints.
+        log_rank_zero_only: accepted and ignored: all ranks decide alike, and only rank 0 prints.
 
     Attributes:
         best_score: the best value so far; None before the first.
-        wait_count: looks since the last improvement.
+        wait_count: checks since the last improvement.
         stopped_epoch: the epoch in which it stopped the fit, from 0; None if it didn't.
         reason: why it stopped the fit, as a sentence; "" if it didn't.
 
     Raises:
-        ConfigError: a value that can't be meant.
+        ConfigError: an invalid value.
     """
 
     judges_epochs = is_left_out_of_fast_dev_run = True

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class ModelCheckpoint(Callback):
-    """Save checkpoints at the end of epochs or every so many steps, and delete the ones that are outdone.
+    """Save checkpoints at the end of epochs or every n steps, and delete those that better or newer ones replace.
 
-    One that is outdone is deleted only once the one that replaces it is complete. Values that are NaN or
-    infinite rank last, and never as the best. Rank 0 decides for all ranks.
+    A checkpoint is deleted only once the one that replaces it is complete. Values that are NaN or infinite rank last,
+    and never as the best. Rank 0 decides for all ranks.
 
     `last`, in the same folder, is the newest checkpoint, and at the end of the fit its last state. It is
     a symbolic link where the folder can have one, so that nothing is written twice, otherwise a
@@ -50,24 +50,24 @@ class ModelCheckpoint(Callback):
         save_last: keep `last` too; "link" is as True.
         save_top_k: how many to keep; -1 keeps all, 0 none (but `last`).
         save_on_exception: save "…-exception", too, when the fit ends by an error on all ranks at one step.
-        save_weights_only: leave out what only going on needs: optimizers, schedulers, callbacks, progress.
+        save_weights_only: leave out what only resuming needs: optimizers, schedulers, callbacks, progress.
         mode: whether the metric should become small ("min") or large ("max").
         auto_insert_metric_name: write names before values, as in "epoch=3-val_loss=0.1".
         every_n_train_steps: save after each n-th optimizer step. With a metric that evaluations log, the
             checkpoint waits for the evaluation that follows, so that its score is its own.
-        train_time_interval: save after the step in which so much time has passed since the last such save;
-            rank 0's clock counts, which is asked for after every batch.
+        train_time_interval: save after the step in which this much time has passed since the last such save. Rank 0's
+            clock decides, and is read after every batch.
         every_n_epochs: save after each n-th epoch; 0 for none. By default each one, or none where one of the
             two before it is given.
-        save_on_train_epoch_end: whether the turn of an epoch is at its end (True) or after each of its
-            validations (False). None: after validations where these aren't one per epoch.
+        save_on_train_epoch_end: save at the end of an epoch (True) or after each of its validations (False). None:
+            after validations, unless there is one per epoch.
         enable_version_counter: append "-v1" to a name in `dirpath` that another run has taken, rather than
             replace its checkpoint.
-        keep_every_n_steps: the first checkpoint at or after each n-th optimizer step stays for good.
-        keep_time_interval: so does one whenever so much time has passed since the last that did.
+        keep_every_n_steps: keep the first checkpoint at or after each n-th optimizer step for good.
+        keep_time_interval: keep a checkpoint for good whenever this much time has passed since the last one.
 
     Raises:
-        ConfigError: a value that can't be meant.
+        ConfigError: an invalid value.
     """
 
     order = 100  # after the callbacks whose states go into the checkpoint

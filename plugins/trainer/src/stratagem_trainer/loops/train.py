@@ -1,8 +1,8 @@
 """`FitLoop`: the training loop.
 
-`run` trains epochs, `run_epoch` the batches of one. What a batch comes to is in `AutomaticBatches`, or, where the
-module or an optimizer calls backward, in `ManualBatches` or `ClosureBatches`; a step of the optimizers in
-`OptimizerSteps`, and of one optimizer in `LoopOptimizer`. docs/hooks.md has all hooks in their order.
+`run` trains epochs, `run_epoch` the batches of one. A batch is run by `AutomaticBatches`, or, where the module or an
+optimizer calls backward, by `ManualBatches` or `ClosureBatches`; a step of all optimizers by `OptimizerSteps`, of one
+by `LoopOptimizer`. docs/hooks.md has all hooks in their order.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class ModuleHooks(TransferHooks):
         """Once per node, before `setup`: downloads; nothing may be kept in the module."""
 
     def setup(self, stage: str) -> None:
-        """On every rank, before `configure_model`; "fit", "validate", "test" or "predict"."""
+        """Called on every rank, before `configure_model`; `stage` is "fit", "validate", "test" or "predict"."""
 
     def on_fit_start(self) -> None:
         """Before a fit's first batch."""

@@ -72,31 +72,31 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
 
     @any_arguments
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """Evaluate a batch and `self.log` what counts."""
+        """Evaluate a batch, and log its metrics by `self.log`."""
         raise UsageError(f"{type(self).__qualname__} has no validation_step: validate needs one")
 
     @any_arguments
     def test_step(self, batch: Any, batch_idx: int) -> Any:
-        """Evaluate a batch and `self.log` what counts."""
+        """Evaluate a batch, and log its metrics by `self.log`."""
         raise UsageError(f"{type(self).__qualname__} has no test_step: test needs one")
 
     def training_step_end(self, outputs: list[Any]) -> Any:
-        """Make one output of those of a batch's parts: optional, for what needs the whole batch at once.
+        """Combine the outputs of a batch's chunks: optional, for what needs the whole batch at once.
 
-        Where it is overridden it is called after `training_step` under every strategy.
+        If you override it, every strategy calls it after `training_step`.
 
         Args:
-            outputs: what the step returned for each part of the micro-batch, in the order of its samples.
-                One part where the strategy doesn't split batches.
+            outputs: what the step returned for each chunk of the micro-batch, in the order of its samples. One chunk
+                where the strategy doesn't split batches.
         """
         return outputs[0]
 
     def validation_step_end(self, outputs: list[Any]) -> Any:
-        """Make one output of those of a batch's parts; see `training_step_end`."""
+        """Combine the outputs of a batch's chunks; see `training_step_end`."""
         return outputs[0]
 
     def test_step_end(self, outputs: list[Any]) -> Any:
-        """Make one output of those of a batch's parts; see `training_step_end`."""
+        """Combine the outputs of a batch's chunks; see `training_step_end`."""
         return outputs[0]
 
     @any_arguments
@@ -122,7 +122,7 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
         return NotImplemented
 
     def configure_callbacks(self) -> Callback | Sequence[Callback]:
-        """Return callbacks for this module's runs; they go in the place of the trainer's of the same class."""
+        """Return callbacks for this module's runs; they replace the trainer's callbacks of the same class."""
         return ()
 
     def configure_optimizers(self) -> Any:
@@ -199,7 +199,7 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
                 its value of this batch for the step, and for the epoch what it computes over all ranks, after which
                 it is reset.
             prog_bar: show it in the progress bar.
-            logger: hand it to the loggers.
+            logger: pass it to the loggers.
             on_step: log it for this step; by default in training steps only.
             on_epoch: log its reduction over the epoch, in float64; by default anywhere but in training steps.
             reduce_fx: how batches are reduced to an epoch's value: "mean", which weighs them by size, "sum", "min" or
