@@ -31,7 +31,7 @@ The engines of DeepSpeed and FairScale refuse `sim`.
 
 NOTES = """## What failed
 
-The first run on a GPU, on 2026-11-26 (an H200, torch 2.11), found errors that are mended since:
+The first run on a GPU, on 2026-11-26 (an H200, torch 2.11), found errors that have been fixed since:
 
 - **Sparse gradients** over NCCL ended in torch's error. They are refused before training now, with the backend that
   can: `gloo`. The kit passes for `ddp` and `ddp_sharded`.

@@ -30,7 +30,7 @@ class ProcessGroupCollectives(GroupCollectives):
     Args:
         environment: this process's place, and where the ranks meet.
         device: where tensors are expected.
-        backend: as "gloo" or "nccl"; CPU tensors go through gloo beside any other backend.
+        backend: as "gloo" or "nccl"; CPU tensors go through gloo with any backend.
         timeout: after which a collective that a rank doesn't join fails.
 
     Raises:

@@ -52,7 +52,7 @@ def _skip_indices(loader: Any, count: int) -> tuple[Iterator[Any], bool]:
 
 
 class _Skipping:
-    """Stands for a sampler: while `count` isn't 0, iterations begin after so many of its items."""
+    """Stands for a sampler: while `count` isn't 0, iterations begin after that many of its items."""
 
     def __init__(self, sampler: Any, count: int) -> None:
         self.sampler, self.count = sampler, count

@@ -71,7 +71,7 @@ def _rebuilt_mapping(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Mapp
     if type(mapping) is dict:
         return values
     try:
-        # Keeps what a subclass carries beside its items, such as an encoding or a default factory.
+        # Keeps what a subclass carries in addition to its items, such as an encoding or a default factory.
         rebuilt = copy.copy(mapping)
         for key, value in values.items():
             rebuilt[key] = value  # type: ignore[index]  # checked by trying

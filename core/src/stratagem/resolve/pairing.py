@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolved | None) -> Component:
-    """Return what "auto" stands for: the first that wants so many processes, or drives so many devices.
+    """Return the strategy for "auto": the first for this number of processes, or of devices in one process.
 
     Where no strategy is for a single process, one device gets the first with a process per device.
 

@@ -23,7 +23,7 @@ LAYOUTS = 4
 class ReplicaGuard:
     """Compares what `Prepared.replicas` yields among the ranks, by a fingerprint in one small message.
 
-    After steps 1, 2, 4, 8 and so on, then after every so many, and before each checkpoint. Where ranks differ,
+    After steps 1, 2, 4, 8 and so on, then after every n, and before each checkpoint. Where ranks differ,
     a second exchange finds out in what, and all of them raise.
 
     Args:

@@ -60,7 +60,7 @@ def examine(catalogue: Catalogue) -> dict[str, Any]:
         for a in accelerator_records(catalogue)
     ]
     if not any(accelerator["runs_here"] for accelerator in accelerators):
-        problems.append("no accelerator can be had here: pip install stratagem-cpu")
+        problems.append("no accelerator is available here: pip install stratagem-cpu")
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -39,7 +39,7 @@ def is_one_of_several(environ: Mapping[str, str]) -> bool:
     """Whether the variables are those of one process among several, complete or not.
 
     Left over from a container or a notebook are MASTER_ADDR and MASTER_PORT without a rank, RANK=0 alone,
-    and ranks of 0 beside WORLD_SIZE=1: nothing is lost if such a process trains alone.
+    and ranks of 0 together with WORLD_SIZE=1: nothing is lost if such a process trains alone.
     """
     given = given_variables(environ)
     ranks = {given[name] for name in ("RANK", "LOCAL_RANK") if name in given}

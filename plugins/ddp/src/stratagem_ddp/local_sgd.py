@@ -1,4 +1,4 @@
-"""Local SGD: replicas step independently, and their parameters are averaged every so many steps."""
+"""Local SGD: replicas step independently, and their parameters are averaged every n steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_levels(sizes: Mapping[Any, Any]) -> tuple[Level, ...]:
 
 
 def derived_levels(world_size: int, subgroup_size: int) -> tuple[Level, ...]:
-    """Return a hierarchy for so many ranks: groups double, as far as that divides, and periods with them.
+    """Return a hierarchy for this number of ranks: groups double, as far as that divides, and periods with them.
 
     Args:
         world_size: number of ranks.
@@ -62,7 +62,7 @@ def derived_levels(world_size: int, subgroup_size: int) -> tuple[Level, ...]:
 
 
 def fitting_levels(levels: tuple[Level, ...], world_size: int) -> tuple[Level, ...]:
-    """Return `levels`, which suit so many ranks.
+    """Return `levels`, which suit this number of ranks.
 
     Raises:
         ConfigError: a size doesn't divide the number of ranks, or the last one isn't it.

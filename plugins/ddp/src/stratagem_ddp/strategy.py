@@ -73,7 +73,7 @@ class DDPStrategy(ProcessGroupStrategy):
         ddp_comm_hook: reduces a bucket of gradients instead of DDP's own all-reduce: "fp16", "bf16",
             "powersgd", "post_local_sgd", or a function; see `torch.distributed.algorithms.ddp_comm_hooks`.
         ddp_comm_wrapper: applied to `ddp_comm_hook`, as `fp16_compress_wrapper`.
-        model_averaging_period: average parameters over ranks every so many optimizer steps; with
+        model_averaging_period: average parameters over ranks every n optimizer steps; with
             "post_local_sgd", from its `start_localSGD_iter` on.
         period_group_size: average parameters in groups of neighbouring ranks, as {4: 2, 8: 4}: every 4
             steps in groups of 2, every 8 in groups of 4; "auto" derives it from the number of ranks.

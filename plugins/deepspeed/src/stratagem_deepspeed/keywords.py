@@ -19,7 +19,7 @@ OLD = {
     "logging_level_name": "logging_level",
     "params_buffer_device": "offload_params_device",
 }
-"""Keywords of other times and trainers, and what they are called now."""
+"""Keywords of other trainers and of older versions of them, and what they are called here."""
 
 
 def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:

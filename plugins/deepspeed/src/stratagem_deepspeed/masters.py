@@ -13,7 +13,7 @@ from stratagem_deepspeed.deepspeed_private import fragment_of
 from stratagem_deepspeed.swapping import resident, sub_group_of
 
 Scalars = dict[str, float]
-"""What an optimizer counts beside tensors in a parameter's shape, as its steps."""
+"""What an optimizer counts in addition to tensors in a parameter's shape, such as its steps."""
 
 
 def scalars_of(optimizer: Optimizer, flat: torch.Tensor, group: Mapping[str, Any]) -> Scalars | None:

@@ -21,7 +21,7 @@ class Parameters:
     Args:
         stage: ZeRO's.
         trained: the parameters that the engine's optimizer has.
-        keeps_masters: whether the engine computes in 16 bits, beside parameters in 32.
+        keeps_masters: whether the engine computes in 16 bits, and keeps parameters in 32.
     """
 
     def __init__(self, stage: int, trained: Iterable[nn.Parameter], keeps_masters: bool) -> None:

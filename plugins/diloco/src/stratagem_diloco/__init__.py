@@ -1,4 +1,4 @@
-"""DiLoCo: replicas train independently and take an outer step together every so many steps."""
+"""DiLoCo: replicas train independently and take an outer step together every n steps."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class OuterSettings:
     """Weight of a replica's own parameters when a fragment arrives; the outer ones have the rest."""
 
     def due(self, fragment: int, steps: int) -> bool:
-        """Whether a fragment is sent after so many optimizer steps."""
+        """Whether a fragment is sent after this many optimizer steps."""
         return (steps - (fragment + 1) * self.sync_every // self.fragments) % self.sync_every == 0
 
 

@@ -1,4 +1,4 @@
-"""`DiLoCoStrategy`: replicas on slow links, which agree every so many steps."""
+"""`DiLoCoStrategy`: replicas on slow links, which agree every n steps."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class HorovodStrategy(ProcessGroupStrategy):
     """Horovod (https://arxiv.org/abs/1802.05799) in one process per device, on one node or several.
 
     Gradients, and parameters and optimizer states at the start, go through Horovod. What else ranks tell each other,
-    as buffers, metrics and checkpoints, goes through a group of `torch.distributed` beside it.
+    as buffers, metrics and checkpoints, goes through a separate group of `torch.distributed`.
 
     Args:
         scale_lr: step with learning rates times the number of workers, to make up for the larger total batch; what

@@ -11,7 +11,7 @@ from stratagem_memory_checkpoint.checkpointer import SCHEME
 
 
 class MemoryCheckpoint(Callback):
-    """Keep a checkpoint in memory every so many optimizer steps; see `PeerMemory`, which the run has to use.
+    """Keep a checkpoint in memory every n optimizer steps; see `PeerMemory`, which the run has to use.
 
     Workers that `max_restarts` starts again resume from the newest one, be it in memory or on disk: with this one, at
     most so many steps are trained again.

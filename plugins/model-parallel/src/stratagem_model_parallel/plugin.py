@@ -54,7 +54,7 @@ def stratagem_components() -> Sequence[Component]:
             "strategy",
             "context_parallel",
             "stratagem_model_parallel.context.strategy:ContextParallelStrategy",
-            "long sequences distributed among ranks (Ulysses, ring attention), beside data parallelism",
+            "long sequences distributed among ranks (Ulysses, ring attention), with data parallelism",
             conformance="stratagem_model_parallel.conformance:CONTEXT_SUBJECT",
             capabilities=Capabilities(
                 processes="per-device",

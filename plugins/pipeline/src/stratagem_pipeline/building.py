@@ -227,8 +227,7 @@ def _automatic(
         return partition(parameter_bytes(layers), stages)
     if request.steps is None or request.steps.make_sample is None:
         raise DataError(
-            f"balance={what!r} is measured on a batch, and none can be had of this loader without "
-            "taking it away from "
+            f"balance={what!r} is measured on a batch, and this loader gives none without taking it away from "
             "training: give the layers of each stage, as balance=[2, 3], or balance='parameters'"
         )
     costs: list[float] = []
@@ -252,8 +251,7 @@ def _trace(
     """Trace the pipelined module with a part of a batch, on every rank."""
     if request.steps is None or request.steps.make_sample is None:
         raise DataError(
-            f"split_points has {stand_in.name} traced with a batch, and none can be had of this "
-            "loader without taking it "
+            f"split_points has {stand_in.name} traced with a batch, and this loader gives none without taking it "
             "away from the run: use a DataLoader over a map-style dataset, or write the module as an nn.Sequential"
         )
     if any(tensor.is_meta for tensor in stand_in.net.parameters()):

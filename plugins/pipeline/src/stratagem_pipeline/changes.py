@@ -1,4 +1,4 @@
-"""What a training step changes beside gradients: buffers, and parameters in place."""
+"""What a training step changes in addition to gradients: buffers, and parameters in place."""
 
 from __future__ import annotations
 

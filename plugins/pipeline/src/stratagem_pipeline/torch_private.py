@@ -27,7 +27,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def forget_split_point(module: nn.Module) -> None:
-    """Take off what `torch.distributed.pipelining` put on a split point beside its forward."""
+    """Take off what `torch.distributed.pipelining` put on a split point in addition to its forward."""
     module.__dict__.pop(KEPT_FORWARD, None)
 
 

@@ -14,7 +14,7 @@ class Node:
 
     Args:
         arguments: of this node's Python.
-        variables: environment variables beside the node's own.
+        variables: environment variables in addition to the node's own.
         code_dir: of the code, where this machine sees the run's folder; otherwise what Ray has brought is taken.
         subfolder: working directory, relative to it.
     """

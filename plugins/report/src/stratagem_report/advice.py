@@ -33,7 +33,7 @@ def advice(summary: Summary) -> list[Advice]:
 
 
 def start_and_end(summary: Summary) -> Advice | None:
-    """The run was short beside what starts and ends it."""
+    """The run was short compared with what starts and ends it."""
     share, seconds = _part(summary, "start and end")
     if share < START:
         return None

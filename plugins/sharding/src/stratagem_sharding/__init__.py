@@ -1,4 +1,4 @@
-"""What strategies are built of, beside core: a library, whose modules are imported one by one.
+"""A library for strategies, in addition to core; its modules are imported one by one.
 
 - `deferring`, `deferred_init`, `filling`: modules that are constructed without memory, and materialized where their
   values are wanted, also as parts.

@@ -28,6 +28,6 @@ class DeferringStrategy(ProcessGroupStrategy):
     def pop_deferred_init(self, original_module: nn.Module) -> Construction | None:
         """Return how `original_module` was constructed, once; None where it was as anywhere.
 
-        Tensors that its modules have beside parameters and buffers get their values now.
+        Tensors of its modules that are neither parameters nor buffers get their values now.
         """
         return pop_deferred(original_module)

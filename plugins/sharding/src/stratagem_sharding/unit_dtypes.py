@@ -17,7 +17,7 @@ __all__ = ["refuse_mixed_dtypes"]
 def refuse_mixed_dtypes(
     unit: nn.Module, inner: Collection[nn.Module], original_module: nn.Module, advice: str
 ) -> None:
-    """Refuse a unit whose trained parameters have several dtypes, as complex ones beside real ones.
+    """Refuse a unit whose trained parameters have several dtypes, such as complex and real ones.
 
     Args:
         unit: about to be sharded as one.

@@ -1,4 +1,4 @@
-"""Arguments of other trainers, and of other times, each with what to write here."""
+"""Arguments of other trainers, past and present, each with what to write here."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from stratagem_trainer.settings import TrainerSettings
 
 
 def fast(settings: TrainerSettings, batches: bool | int) -> TrainerSettings:
-    """Return settings for one epoch of so many batches of everything.
+    """Return settings for one epoch of this many batches of everything.
 
     Raises:
         ConfigError: `batches` is no number.

@@ -63,7 +63,7 @@ def wrapper_options(given: Mapping[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"{name}={value!r} is not available under xla_fsdp: {why}")
         elif name not in PASSED:
             raise ConfigError(
-                f"xla_fsdp has no option {name!r}; beside its own it takes those of XlaFullyShardedDataParallel: "
+                f"xla_fsdp has no option {name!r}; it takes its own and those of XlaFullyShardedDataParallel: "
                 f"{', '.join(PASSED)}"
             )
         else:

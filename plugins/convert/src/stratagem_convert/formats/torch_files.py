@@ -146,7 +146,7 @@ def _has_training(content: Mapping[Any, Any]) -> bool:
 def _training(
     content: Mapping[Any, Any], path: str, in_order: Mapping[str, StoredTensor] | None
 ) -> Training | None:
-    """The training that is beside the weights; None where there is none, or its parameters have no names.
+    """The state of the training, saved with the weights; None if there is none, or its parameters have no names.
 
     `in_order` is whose they are then.
     """

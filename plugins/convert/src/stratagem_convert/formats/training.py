@@ -107,7 +107,7 @@ class Training:
         return replace(self, optimizers=optimizers)
 
     def as_torch(self) -> dict[str, Any]:
-        """The entries of a file of torch.save, beside the weights'."""
+        """The entries of a file of torch.save, except the weights'."""
         return {
             EPOCH: self.epoch,
             STEP: self.step,

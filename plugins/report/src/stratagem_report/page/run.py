@@ -30,7 +30,7 @@ PART_COLORS = {
 
 
 class RunCharts(NamedTuple):
-    """What is drawn of one run, beside its metrics."""
+    """What is drawn of one run, in addition to its metrics."""
 
     through: list[Chart]
     """Speed, and shares of the time, through the run."""

@@ -76,7 +76,7 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
                 yield
 
     def fill_attributes(self, root: nn.Module) -> None:
-        """Give tensors that modules have beside parameters and buffers, in lists and dicts too, their values."""
+        """Give values to tensors of modules that are neither parameters nor buffers, in lists and dicts too."""
         # Where a list has a parameter itself, a copy of its value would be another tensor.
         own = {id(tensor) for tensor in (*root.parameters(), *root.buffers())}
         for module, name, value in list(_with_meta(root)):
@@ -192,7 +192,7 @@ class _Literals(TorchFunctionMode):
 
 
 def _with_meta(root: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Yield attributes of modules, beside parameters and buffers, that are or have tensors on "meta"."""
+    """Yield attributes of modules, except parameters and buffers, that are or have tensors on "meta"."""
     for module in root.modules():
         for name, value in vars(module).items():
             if not name.startswith("_") and any(_is_meta(each) for each in tree_flatten(value)[0]):

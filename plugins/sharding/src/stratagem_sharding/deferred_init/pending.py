@@ -31,7 +31,7 @@ def deferred() -> Iterator[None]:
 def pop_deferred(root: nn.Module) -> Construction | None:
     """Return in what `root` was constructed last in this thread, once; None where it was as anywhere.
 
-    Tensors that its modules have beside parameters and buffers get their values now.
+    Tensors of its modules that are neither parameters nor buffers get their values now.
     """
     construction = _PENDING.construction
     if construction is None or not construction.made_some_of(root):

@@ -46,7 +46,7 @@ LIBRARIES = {
     "logger": ("stratagem-trainer",),
     "place": ("stratagem-places",),
 }
-"""Distributions that a scaffold of a kind depends on, beside the core."""
+"""Distributions that a scaffold of a kind depends on, in addition to the core."""
 
 
 @click.group(

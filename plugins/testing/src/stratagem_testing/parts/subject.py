@@ -179,7 +179,7 @@ class AxisSubject(PartSubject):
     """The kind of component."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword values for its constructor, beside the size."""
+    """Keyword values for its constructor, in addition to the size."""
     recipe: Callable[..., Recipe] | None = None
     """Makes what is trained from fields of `Recipe`, for an axis that splits modules which others don't need, such as
     experts. Two such axes can't be tried beside each other."""

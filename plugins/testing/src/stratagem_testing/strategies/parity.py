@@ -73,7 +73,7 @@ def _rest(subject: StrategySubject, recipe: Recipe) -> tuple[dict[str, Tensor], 
 
 
 def possible_precisions(subject: StrategySubject) -> set[str]:
-    """Return what it declares beside 32-true, and its accelerator can do."""
+    """Return the precisions other than 32-true that it declares and its accelerator can do."""
     catalogue = load_catalogue()
     accelerator = catalogue.find("accelerator", subject.accelerator).load()()
     declared = subject.capabilities.precisions

@@ -1,4 +1,4 @@
-"""Losses that use parameters beside the forwards of their modules."""
+"""Losses that use parameters outside of the forwards of their modules."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Screen:
         self._rate.restart(self._epoch_began, 0)
 
     def draw_epoch(self, trainer: TrainerView, module: Module, batches: int, batch: Any) -> None:
-        """Draw an epoch's bar after so many batches."""
+        """Draw an epoch's bar after this many batches."""
         if self.bars is not None:
             from stratagem_trainer.callbacks.live_bars import Bar
 
@@ -82,7 +82,7 @@ class Screen:
         self._evaluation_rate.restart(self._evaluation_began, 0)
 
     def draw_evaluation(self, trainer: TrainerView, stage: str, batches: int, batch: Any) -> None:
-        """Draw an evaluation's bar after so many batches."""
+        """Draw an evaluation's bar after this many batches."""
         if self.bars is not None:
             from stratagem_trainer.callbacks.live_bars import Bar
 

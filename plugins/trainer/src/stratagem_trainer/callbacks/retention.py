@@ -1,4 +1,4 @@
-"""`Retention`: which checkpoints stay for good, whatever outdoes them."""
+"""`Retention`: which checkpoints stay for good, even if better ones follow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratagem.errors import ConfigError
 
 @dataclass(frozen=True)
 class Retention:
-    """Keeps one checkpoint of every so many steps, and one of every so much time; made with checked values.
+    """Keeps one checkpoint every n steps, and one every n seconds; made with checked values.
 
     Raises:
         ConfigError: a value that can't be meant.

@@ -22,12 +22,12 @@ def memory_flag(group: cloup.OptionGroup) -> Callable[[Any], Any]:
         group=group,
         type=click.IntRange(1),
         metavar="STEPS",
-        help="Keep a checkpoint in the memory of each node and a neighbour every so many steps, for --max-restarts.",
+        help="Every n steps, keep a checkpoint in the memory of each node and a neighbour, for --max-restarts.",
     )
 
 
 def with_memory(settings: Settings, steps: int | None) -> Settings:
-    """Add the extension and the callback that keep checkpoints in memory, every so many steps."""
+    """Add the extension and the callback that keep checkpoints in memory every `steps` steps."""
     if steps is None:
         return settings
     callback = {"class_path": MEMORY_CALLBACK, "init_args": {"every_n_train_steps": steps}}

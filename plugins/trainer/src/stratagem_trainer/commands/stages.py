@@ -108,13 +108,13 @@ def stage_flags(command: F) -> F:
     "  stratagem fit digits.py:Digits --max-epochs 3 --set model.hidden=128",
 )
 @cloup.option(
-    "--max-epochs", group=TRAINING, type=click.IntRange(-1), help="Stop after so many epochs; -1: no limit."
+    "--max-epochs", group=TRAINING, type=click.IntRange(-1), help="Stop after this many epochs; -1: no limit."
 )
 @cloup.option(
     "--max-steps",
     group=TRAINING,
     type=click.IntRange(-1),
-    help="Stop after so many optimizer steps; -1: no limit.",
+    help="Stop after this many optimizer steps; -1: no limit.",
 )
 @cloup.option(
     "--global-batch-size",

@@ -1,4 +1,4 @@
-"""`FitData`: a fit's loaders, made again every so many epochs where that is asked for."""
+"""`FitData`: a fit's loaders, which are made again every n epochs if the trainer says so."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def sanity_check(state: StageState, loaders: Sequence[EvalLoader]) -> None:
 def _run(
     state: StageState, loaders: Sequence[EvalLoader], stage: str, scope: Scope, most: int | None = None
 ) -> list[Scope]:
-    """Run the batches, at most so many per loader, and end the epoch of the evaluation.
+    """Run the batches, up to a limit per loader, and end the epoch of the evaluation.
 
     Returns:
         What each of several loaders has logged; nothing for a single one.
@@ -186,7 +186,7 @@ def _outputs(
         data: one loader.
         stage: "validate", "test" or "predict".
         loader: its index, where the evaluation has several.
-        most: at most so many batches.
+        most: the maximum number of batches.
     """
     step, metrics, hooks = STEPS[stage], state.metrics, state.hooks
     state.settings.policy.begin_evaluation(data, state.progress.epoch if state.stage == "fit" else 0)

@@ -87,7 +87,7 @@ class LossWatch:
             if isfinite(sum(values)):
                 return None
             for (step, name, _), value in zip(kept, values):
-                # What is logged beside a loss may well be infinite.
+                # Values that are logged in addition to a loss may be infinite.
                 if math.isnan(value) or (math.isinf(value) and name == _LOSS):
                     self.found = BadValue(step, name, value)
                     break

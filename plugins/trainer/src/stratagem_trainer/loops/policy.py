@@ -45,7 +45,7 @@ class EpochEnd(Protocol):
 
 
 class SavedUserState(Protocol):
-    """What a checkpoint has for the user's objects beside weights; `LoopPolicy` says what gets it, and when."""
+    """What a checkpoint has for the user's objects; `LoopPolicy` says what gets it, and when."""
 
     def call_module(self) -> None:
         """Call the module's `on_load_checkpoint`."""

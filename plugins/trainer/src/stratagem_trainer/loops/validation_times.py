@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ValidationTimes:
-    """After so many batches, or at the end of epochs, as the settings say.
+    """After a number of batches, or at the end of epochs, as the settings say.
 
     Args:
         settings: the trainer's.

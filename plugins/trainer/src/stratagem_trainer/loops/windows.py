@@ -30,7 +30,7 @@ def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead:
     Args:
         batches: what is left of an epoch.
         size: batches per optimizer step.
-        limit: read no more than so many; None reads all.
+        limit: read at most this many; None reads all.
         read_ahead: read a whole window before its first batch is used, where their number isn't
             known for sure. Otherwise `limit` is their exact number, and batches are read one by one.
     """

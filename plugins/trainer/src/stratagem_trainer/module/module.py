@@ -298,8 +298,8 @@ class Module(ModuleHooks, HyperparametersMixin, ModuleRun):
             checkpoint_path: a folder, or an fsspec URL.
             map_location: the device of the module that is returned; the CPU where it is None.
             strict: whether names of tensors must be the same; otherwise those that both have are loaded.
-            allowed: classes and functions that hyperparameters may name, beside those in the signatures of this
-                class's constructors. No name of a checkpoint is ever imported.
+            allowed: classes and functions that hyperparameters may name, in addition to those in the signatures of
+                this class's constructors. No name of a checkpoint is ever imported.
             overrides: arguments of the constructor, in the place of those in the checkpoint.
 
         Raises:
