@@ -31,6 +31,6 @@ def test_a_pipe_a_device_and_a_socket_are_refused(tmp_path, monkeypatch):
             (str(tmp_path / "socket"), "a socket"),
         ):
             with pytest.raises(
-                CheckpointError, match=f"^{path} is {kind}, and a checkpoint has regular files"
+                CheckpointError, match=f"^{path} is {kind}, and a checkpoint has only regular files"
             ):
                 open_regular(path)

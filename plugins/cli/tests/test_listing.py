@@ -57,7 +57,7 @@ def test_strategies(listed, site):
     assert not any(found[name]["runs_here"] for name in ("vendored", "newer", "quantum"))
     assert found["vendored"]["why"] == "no_such_lib isn't installed; pip install x"
     assert found["newer"]["why"] == f"written for plugin API 99; this core has {API_VERSION}"
-    assert found["quantum"]["why"].startswith("works on qpu; here is ")
+    assert found["quantum"]["why"].startswith("works on qpu; available: ")
 
 
 def test_accelerators(listed, site):

@@ -273,7 +273,7 @@ def test_axes_that_need_the_whole_module() -> None:
 
 
 def test_two_pipelines() -> None:
-    with pytest.raises(StratagemError, match="axis 'pipeline' is there twice"):
+    with pytest.raises(StratagemError, match="axis 'pipeline' is given twice"):
         ComposedStrategy("pipeline=2+pipeline=2")
 
 

@@ -41,7 +41,7 @@ def test_replicas_are_copies_of_shards_on_one_rank_at_least() -> None:
     ("axes", "options", "error", "message"),
     [
         ("shard=2+tensr=2", {}, UnknownNameError, "no axis is called 'tensr'; nearest: tensor"),
-        ("shard=2+shard=2", {}, ConfigError, "axis 'shard' is there twice"),
+        ("shard=2+shard=2", {}, ConfigError, "axis 'shard' is given twice"),
         ("shard+tensor", {}, ConfigError, "both have the size 'auto', the rest of the ranks"),
         ("shard=2", {"tensor": {}}, ConfigError, "axis_options has options of 'tensor', which is no axis"),
         (

@@ -88,10 +88,10 @@ def test_a_named_accelerator_has_to_be_available() -> None:
     chosen = choose_accelerator(ALL, "second", None)
     assert (chosen.name, chosen.why) == ("second", "2 devices")
     with pytest.raises(
-        DeviceError, match=r"'absent' is not available here: no driver; here is here, second$"
+        DeviceError, match=r"'absent' is not available here: no driver; available: here, second$"
     ):
         choose_accelerator(ALL, "absent", None)
-    with pytest.raises(DeviceError, match=r"no driver; here is none$"):
+    with pytest.raises(DeviceError, match=r"no driver; available: none$"):
         choose_accelerator(catalogue(ABSENT), "absent", None)
 
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_composed_is_refused_by_a_sentence_that_names_both() -> N
         CombinationError, match="axis 'lonely' can't be composed with axis 'inner': both split the"
     ):
         composed([Inner(2), Lonely(2)])
-    with pytest.raises(ConfigError, match="axis 'inner' is there twice"):
+    with pytest.raises(ConfigError, match="axis 'inner' is given twice"):
         composed([Inner(2), Inner(2)])
     with pytest.raises(ConfigError, match="axes 'inner' and 'outer' both have the size 'auto'"):
         composed([Inner(), Outer()])

@@ -224,7 +224,7 @@ def _named_accelerator(catalogue: Catalogue, name: str) -> Resolved:
     if not availability.ok:
         others = _available(catalogue)
         raise DeviceError(
-            f"accelerator {name!r} is not available here: {availability.reason}; here is "
+            f"accelerator {name!r} is not available here: {availability.reason}; available: "
             f"{', '.join(others) or 'none'}"
         )
     return resolved_from(component, accelerator, why=availability.reason)

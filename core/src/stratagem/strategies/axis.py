@@ -101,7 +101,7 @@ class Axis(ABC):
         Raises:
             ConfigError: it can't do so with this module; says what to change.
         """
-        raise NotImplementedError(f"axis {self.name!r} gives parts, and doesn't say how")
+        raise NotImplementedError(f"axis {self.name!r} gives parts, and doesn't override divide")
 
     @abstractmethod
     def apply(self, target: AxisTarget) -> AxisSteps:
@@ -332,7 +332,7 @@ def composed(axes: Sequence[Axis]) -> Composition:
             )
         if axis.name in named:
             raise ConfigError(
-                f"axis {axis.name!r} is there twice: give it once, with the product of both sizes"
+                f"axis {axis.name!r} is given twice: give it once, with the product of both sizes"
             )
         named[axis.name] = axis
     for axis in axes:

@@ -49,8 +49,8 @@ def read_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = 
     intended = unfinished(name)
     if intended is not None:
         raise CheckpointError(
-            f"{shown} is an unfinished checkpoint: its writer stopped or is still at it; "
-            f"load {intended} beside it, or an earlier one"
+            f"{shown} is an unfinished checkpoint: its writer has stopped, or is still writing; "
+            f"load {intended} in the same folder, or an earlier one"
         )
     folder = locate(filesystem, path)
     if not filesystem.exists(folder):

@@ -29,7 +29,7 @@ def require_regular(path: str) -> None:
     for is_kind, name in _KINDS:
         if is_kind(mode):
             raise CheckpointError(
-                f"{path} is {name}, and a checkpoint has regular files alone: check the path, or copy it to a file"
+                f"{path} is {name}, and a checkpoint has only regular files: check the path, or copy it to a file"
             )
 
 

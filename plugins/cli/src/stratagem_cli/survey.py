@@ -42,7 +42,7 @@ def strategy_records(catalogue: Catalogue) -> list[dict[str, Any]]:
         why_not = _why_not(catalogue, component)
         on = [name for name in here if "*" in allowed or name in allowed]
         if why_not is None and not on:
-            why_not = f"works on {', '.join(allowed)}; here is {', '.join(here) or 'no accelerator'}"
+            why_not = f"works on {', '.join(allowed)}; available: {', '.join(here) or 'none'}"
         records.append({**_record(component, why_not, f"on {', '.join(on)}"), "accelerators": list(allowed)})
     return records
 

@@ -87,7 +87,7 @@ def completed(environ: Mapping[str, str], size: RequestedSize) -> dict[str, str]
     if lacking:
         isn_t, them = ("isn't", "it") if len(lacking) == 1 else ("aren't", "them")
         raise UsageError(
-            f"{listed(given)} are those of one of several processes, but {', '.join(lacking)} {isn_t} set: set "
+            f"{listed(given)} are set, as for one of several processes, but {', '.join(lacking)} {isn_t} set: set "
             f"{them} as well, or {_INSTEAD}"
         )
     derived = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": local_size, "RANK": rank}

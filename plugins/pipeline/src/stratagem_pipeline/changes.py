@@ -172,7 +172,7 @@ def why_refused(
             )
         if padded and norm:
             return (
-                f"{name!r} would count rows that only fill a part of a batch up: give batches that split into equal "
+                f"{name!r} would count rows that only pad a part of a batch: give batches that split into equal "
                 "parts, as by drop_last=True"
             )
     return None
@@ -194,7 +194,7 @@ def why_kept(module: nn.Module, layers: set[int]) -> str | None:
                     return (
                         f"{class_name(each)} {prefix!r} keeps a tensor of its forward as {name!r}, which only its "
                         "rank has in a pipeline, of the last part of the batch alone: return it to the next layer, "
-                        "detach it if it is for the eye alone, or choose ddp or fsdp"
+                        "detach it if you only look at it, or choose ddp or fsdp"
                     )
     return None
 

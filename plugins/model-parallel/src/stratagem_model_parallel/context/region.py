@@ -93,7 +93,7 @@ class SequenceRegion(TorchFunctionMode):
         if saved_tensor_hooks() != self._saved or torch.is_grad_enabled() != self._grad:
             raise ConfigError(
                 f"attention within {self._name} is called in a checkpoint, or under no_grad, that began within the "
-                "block, so that no one would know in backward that sequences are cut: checkpoint whole blocks"
+                "block, whose backward wouldn't know that sequences are cut: checkpoint whole blocks"
             )
         refuse_unfit(query, key, value, attn_mask, self._ranks)
         self.attended += 1

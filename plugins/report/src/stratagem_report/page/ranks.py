@@ -32,8 +32,8 @@ def ranks_section(summary: Summary) -> str:
     return (
         f'<h2>A step on each rank</h2><div class="card"><div class="lanes">{"".join(lanes)}</div>'
         f"{key((PHASES[phase], COLORS[phase]) for phase in seen)}</div>"
-        f'<div class="card">{_table(summary, seen)}<p class="note">Milliseconds a step: means, and of the own work, '
-        f"which is all but communication, the median.</p>{_clocks(ranks)}</div>"
+        f'<div class="card">{_table(summary, seen)}<p class="note">Milliseconds per step: means, and the median of '
+        f"a rank's own work, which is all but communication.</p>{_clocks(ranks)}</div>"
     )
 
 
@@ -89,6 +89,6 @@ def _clocks(ranks: Sequence[RankSummary]) -> str:
         sampled = f"{counts[0]:,} to {sampled}"
     return (
         '<p class="note">A rank\'s times are those of the host, which queues the work of each phase and waits where '
-        "it has to. A phase on the device is from where the device had done what was queued before it to where it "
-        f"had done what was queued in it, idle time included: means, by its own events, over {sampled}.</p>"
+        "it has to. On the device, a phase begins when all work queued before it is done, and ends when the work "
+        f"queued in it is done; that includes idle time. These are means over {sampled}, by device events.</p>"
     )
