@@ -14,7 +14,7 @@ import torch
 def capture_rng(device: torch.device) -> dict[str, Any]:
     """Return the states of Python's, NumPy's, torch's and the device's generators, ready for a checkpoint.
 
-    Where torch has no module for a kind of device, its generator is the strategy's to keep.
+    If torch has no module for a kind of device, the strategy has to save that device's generator.
     """
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     states: dict[str, Any] = {

@@ -152,7 +152,7 @@ class LossWeights:
             self._end(index, is_empty=False)
 
     def mean(self, loss: Any, index: int) -> Any:
-        """Return the weighted mean over ranks of sums of losses, whose backwards are complete.
+        """Return the weighted mean loss over ranks, from sums of losses whose backwards are complete.
 
         Args:
             loss: the mean over ranks of the sums, a number or a tensor.

@@ -20,7 +20,7 @@ MIN_SIZE_BYTES = 1 << 16
 def offload_activations(modules: Iterable[nn.Module]) -> None:
     """Keep what autograd saves in each module's forward on the host. Names and classes stay as they are.
 
-    Parameters stay on the device: they are there anyway. On the CPU this changes nothing.
+    Parameters stay on the device, where they are needed in any case. On the CPU this changes nothing.
     """
     for module in modules:
         # Inside the module's hooks, so that what gathers parameters saves nothing here.

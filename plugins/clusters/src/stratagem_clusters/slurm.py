@@ -18,9 +18,9 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 class Slurm(LauncherEnvironment):
     """One task of a job step. MASTER_ADDR and MASTER_PORT win over what the step's variables say.
 
-    Looks only at variables of the *step*, which srun sets. A batch script and a shell that salloc
-    started have those of the *job*, and a batch script even SLURM_PROCID and SLURM_NTASKS: there,
-    nothing has started the other tasks.
+    Looks only at variables of the *step*, which srun sets. A batch script, or a shell that salloc started, has
+    variables of the *job*, and a batch script also SLURM_PROCID and SLURM_NTASKS, although nothing has started the
+    other tasks.
     """
 
     name: ClassVar[str] = "slurm"

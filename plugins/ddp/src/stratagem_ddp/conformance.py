@@ -27,7 +27,7 @@ _SCALED = {"precisions": "16-mixed is refused: a gradient that overflows would b
 
 
 def _within(name: str, tolerance: float, **changes: Any) -> StrategySubject:
-    """A preset whose numbers are those of ddp, less exactly."""
+    """A preset that gives the numbers of ddp within a larger tolerance."""
     tolerances = {precision: max(usual, tolerance) for precision, usual in TOLERANCES.items()}
     return replace(SUBJECT, strategy=name, tolerances=tolerances, **changes)
 

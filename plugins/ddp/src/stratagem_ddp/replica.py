@@ -65,7 +65,7 @@ class ReplicaPrepared(TrackedGradients):
             self._rank_buffers.load(reader)
 
     def _make_buffers_equal(self) -> None:
-        """Rank 0's buffers on every rank, unless each keeps its own. Collective."""
+        """Give every rank rank 0's buffers, unless each rank keeps its own. Collective."""
         if not self._rank_buffers.are_local:
             self._rank_buffers.before_forward()
             broadcast_coalesced(self.module.buffers())

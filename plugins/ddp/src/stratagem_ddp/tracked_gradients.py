@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TrackedGradients(Prepared):
-    """What replicas have in common whose gradients are averaged: by DistributedDataParallel, or by hand.
+    """Base of replicas whose gradients are averaged, by DistributedDataParallel or by the strategy itself.
 
     Subclasses set `_gradients`, None where nothing is averaged, and `_rank_buffers`.
     """

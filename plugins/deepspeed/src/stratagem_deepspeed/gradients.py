@@ -86,7 +86,7 @@ class Gradients:
     # In backward ------------------------------------------------------------------------------------
 
     def _arrive(self, parameter: nn.Parameter, *group: int) -> None:
-        """A parameter's gradient is there: reduce it, unless others come before it."""
+        """Reduce a parameter's gradient, which is complete now, unless those of others must be reduced first."""
         if self._stage == 1 and not self._zero.is_gradient_accumulation_boundary():
             if self._backwards is not None:
                 self._backwards.begin()

@@ -69,7 +69,7 @@ class FairScalePipeStrategy(Strategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module whose Sequential runs on the devices of this process; an ordinary one for a single."""
+        """Answer with a module whose Sequential runs on this process's devices; on one device it runs as it is."""
         from stratagem_fairscale.pipe_prepared import PipePrepared
 
         if len(request.devices) == 1 and self.balance is None and self.sequential_module is None:

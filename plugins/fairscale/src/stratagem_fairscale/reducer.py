@@ -124,7 +124,7 @@ class GradientReducer:
         self._forwarded.update(id(p) for p in self._order if p.requires_grad)
 
     def settle(self) -> None:
-        """Average what a backward has left that we weren't asked for, and put all averages in place. Collective."""
+        """Average gradients of backwards that bypassed the strategy, and put all averages in place. Collective."""
         self.let_go()
         if self._expected is not None:
             self.finish()

@@ -37,7 +37,7 @@ FIRST_WAIT_S = 120.0
 
 
 class GatherOrder:
-    """Compares the order of units with the other ranks' where it isn't what it was.
+    """Compares the order in which units are gathered with the other ranks' order whenever it has changed.
 
     Args:
         units: modules that are gathered separately.

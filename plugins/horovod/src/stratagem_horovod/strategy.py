@@ -94,7 +94,7 @@ class HorovodStrategy(ProcessGroupStrategy):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """Around your own training loop whose ranks have unequally many batches. Collective.
+        """Enter this around your own training loop if ranks have different numbers of batches. Collective.
 
         At its end a rank waits for the others, and meanwhile takes part in their averages with gradients of zero, as
         by `hvd.join()`; all leave with the parameters and optimizer states of the rank that came last. The loop may

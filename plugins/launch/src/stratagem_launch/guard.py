@@ -66,7 +66,7 @@ def set_pdeathsig_in_children() -> None:
 def die_with(pid: int) -> None:
     """End this process by SIGKILL as soon as process `pid` is gone.
 
-    A daemon thread waits for it; for a process that isn't the parent, as behind a fork server.
+    A daemon thread waits for it. Use this where `pid` isn't the parent, as behind a fork server.
     """
     try:
         gone = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None

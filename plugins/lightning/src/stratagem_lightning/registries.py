@@ -93,7 +93,7 @@ class _Strategies(_Registry):
         return self._names()
 
     def resolved(self, strategy: Any) -> Any:
-        """Return a strategy that a trainer was given, made where the program has registered its name.
+        """Return the strategy for what a trainer was given: names that the program has registered become objects.
 
         Raises:
             ConfigError: it is one of Lightning's that there is no more.

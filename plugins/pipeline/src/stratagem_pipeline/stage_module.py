@@ -65,7 +65,7 @@ class StageModule(nn.Module):
         self._copies = getattr(next(iter(layers), None), "inplace", False)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Compute the stage; tensors in the order of the form."""
+        """Compute the stage. Inputs and outputs are tensors in the order that the form gives."""
         if any(self.gathers) and torch.is_grad_enabled():
             tensors = tuple(t.detach().requires_grad_(wanted) for t, wanted in zip(tensors, self.gathers))
             self.leaves.append(tensors)

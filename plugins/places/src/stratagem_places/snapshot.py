@@ -69,7 +69,7 @@ def take_snapshot(root: str, target: str) -> int:
 
 
 def _copy(source: str, target: str, tree: Mapping[str, Any]) -> None:
-    """Copy what is in a tree of names, whose files are None, and link the rest."""
+    """Copy the files that `tree` names (name → None, or a mapping for a folder), and link all others."""
     os.makedirs(target)
     for name in sorted(os.listdir(source)):
         found, made = os.path.join(source, name), os.path.join(target, name)

@@ -73,7 +73,7 @@ class GradientTracker:
         self.add(named)
 
     def add(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Follow parameters that the replica has got since, too: gradients of other ones are refused."""
+        """Follow parameters that the replica has got since, too. Gradients of any others are refused."""
         for name, parameter in named:
             if parameter in self._names:
                 continue
@@ -84,7 +84,7 @@ class GradientTracker:
     # While gradients are made -----------------------------------------------------------------------
 
     def expect_reduction(self) -> None:
-        """A forward has prepared a reduction of what the next backward accumulates."""
+        """Note that a forward has prepared a reduction of what the next backward accumulates."""
         self._settle()
         self._reducing.clear()
         self.expects_reduction = True
@@ -104,7 +104,7 @@ class GradientTracker:
                 setattr(gradient, _ACCUMULATED, True)
 
     def note_average(self, parameters: Iterable[torch.Tensor]) -> None:
-        """All that `parameters` have as gradients by now was averaged over ranks."""
+        """Note that all gradients which `parameters` have now were averaged over ranks."""
         self._changed.clear()
         for parameter in parameters:
             self._local.pop(parameter, None)
@@ -175,7 +175,7 @@ class GradientTracker:
         return bool(self._local or self._changed or self._assigned)
 
     def forget(self, parameters: Iterable[torch.Tensor]) -> None:
-        """The gradients of `parameters` are dropped, or filled with zeros."""
+        """Note that the gradients of `parameters` were dropped, or filled with zeros."""
         for parameter in parameters:
             self._local.pop(parameter, None)
             self._changed.discard(parameter)

@@ -20,8 +20,9 @@ __all__ = ["ReplicatedPrepared"]
 class ReplicatedPrepared(Prepared):
     """A whole module on every rank of the default process group, whose forwards change buffers rank by rank.
 
-    As the statistics of a BatchNorm, which are of a rank's own batches. Training, evaluations, checkpoints
-    and what a run leaves have rank 0's, as under DistributedDataParallel. Buffers that rank 0's can't stand for are
+    Such buffers are the statistics of a BatchNorm, which each rank computes from its own batches. Training,
+    evaluations, checkpoints and what a run leaves have rank 0's, as under DistributedDataParallel. Buffers that rank
+    0's can't stand for are
     refused: `RankBuffers`.
     """
 

@@ -140,7 +140,7 @@ class ShardedPrepared(XlaPrepared):
         super().__init__(request, layout, sharded.root)
 
     def stepped(self, index: int) -> None:
-        """Lay states out as their parameters: a step makes them when it is the first."""
+        """Shard the states of an optimizer like their parameters, after its first step has made them."""
         if self.layout.mesh is None:
             return
         for parameter, state in self.optimizers[index].state.items():

@@ -55,7 +55,7 @@ def _loop(training: Training) -> dict[str, Any]:
 
 
 def epoch_and_batch(loops: Any, epoch: int) -> list[int]:
-    """Where a run goes on by the states of Lightning's loops; `epoch` and its beginning where they don't tell.
+    """Return the epoch and batch with which a run continues, by Lightning's loops; [epoch, 0] if they don't say.
 
     A checkpoint of Lightning's that was saved when an epoch ended is one of the next epoch's beginning.
     """

@@ -28,10 +28,10 @@ class TimedEvent(Protocol):
     """What is used of `torch.Event`: a point in the work that is queued on a device."""
 
     def query(self) -> bool:
-        """Whether the device has come to it. Doesn't wait."""
+        """Whether the device has passed it. Doesn't wait."""
 
     def elapsed_time(self, end_event: Any, /) -> float:
-        """Milliseconds of the device from this event to another, where it has come to both."""
+        """Milliseconds between this event and another on the device, which must have passed both."""
 
 
 class Events(Protocol):

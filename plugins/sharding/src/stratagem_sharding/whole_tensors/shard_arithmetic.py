@@ -153,9 +153,9 @@ _DEPTH = _Depth()
 
 @contextmanager
 def on_shards() -> Iterator[None]:
-    """Within it, sharded tensors are torch's DTensors in this thread, but for what gives values to Python.
+    """Let sharded tensors act as torch's DTensors in this thread, except where they give values to Python.
 
-    For what computes with shards knowingly: forwards of layers that are split, and strategies themselves.
+    For code that computes with shards on purpose: forwards of split layers, and strategies themselves.
     """
     _DEPTH.value += 1
     try:

@@ -55,7 +55,7 @@ class Logger:
         """A `ModelCheckpoint` has saved, and what it saved is complete; called on rank 0."""
 
     def flush(self) -> None:
-        """Bring everything written so far to where a reader finds it."""
+        """Make everything written so far readable for others, as by flushing files."""
 
     def close(self, failed: bool = False) -> None:
         """Finish; called once for each `open`, also after an exception."""
