@@ -22,8 +22,7 @@ class ReplicatedPrepared(Prepared):
 
     Such buffers are the statistics of a BatchNorm, which each rank computes from its own batches. Training,
     evaluations, checkpoints and what a run leaves have rank 0's, as under DistributedDataParallel. Buffers that rank
-    0's can't stand for are
-    refused: `RankBuffers`.
+    0's can't stand for are refused: `RankBuffers`.
     """
 
     def __init__(
