@@ -61,6 +61,18 @@ class OwnNorms(Optimizer):
                     parameter.sub_(group["lr"] * parameter.norm() / (mean.norm() + 1e-6) * mean)
 
 
+class Wrapper(Optimizer):
+    """Lets another optimizer step, which has states by the parameters that it sees in its groups."""
+
+    def __init__(self, base: Optimizer) -> None:
+        self.base = base
+        super().__init__(base.param_groups, {})
+        self.param_groups = base.param_groups
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.base.step()
+
+
 @dataclass(frozen=True)
 class WholeSteps(Sentences):
     """The transformer, by optimizers that need whole tensors."""
@@ -72,6 +84,8 @@ class WholeSteps(Sentences):
         others = [each for each in net.parameters() if each.dim() != 2]
         if self.kind == "whitening":
             return [Whitening(net.parameters())]
+        if self.kind == "wrapped":
+            return [Wrapper(Whitening(net.parameters()))]
         if self.kind == "norms":
             return [OwnNorms([{"params": matrices}, {"params": others, "lr": 0.01}])]
         if self.kind == "adafactor":

@@ -24,7 +24,7 @@ from whole_optimizers import Whitening, WholeSteps
 from stratagem import ConfigError, Runtime
 
 PLAN = below_net({**TENSOR, "tokens": "rowwise", "head": "colwise_gathered"})
-RECIPES = tuple(WholeSteps(kind=kind, steps=6, max_norm=0.5) for kind in ("whitening", "norms", "adafactor"))
+RECIPES = tuple(WholeSteps(kind=kind, steps=6, max_norm=0.5) for kind in ("whitening", "wrapped", "norms", "adafactor"))
 SUBJECTS = {
     # The smallest parameters have fewer rows than there are ranks along `shard`.
     "fsdp": StrategySubject("fsdp", world_size=4, options={"timeout_s": 60}),

@@ -28,7 +28,8 @@ class LocalStep:
     An optimizer that keeps parameters elsewhere than in its groups steps DTensors, as it would without this.
 
     Args:
-        optimizer: its groups are the same objects before and after each step, and so is its state.
+        optimizer: its groups and their lists of parameters are the same objects before, within and after each step,
+            and its state is before and after it.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -40,9 +41,13 @@ class LocalStep:
         self._shards: dict[int, tuple[DTensor, torch.Tensor]] = {}
         # A class whose `step` calls that of its base has the hooks called within the hooks.
         self._depth = 0
-        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        lists = [group["params"] for group in optimizer.param_groups]
+        parameters = {id(each) for params in lists for each in params}
         others = [value for key, value in vars(optimizer).items() if key not in ("param_groups", "state")]
-        self._is_active = not any(_holds(value, parameters) for value in others)
+        # LBFGS has the list of its group itself, whose elements are exchanged.
+        self._is_active = not any(
+            _holds(value, parameters) for value in others if not any(value is params for params in lists)
+        )
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -90,12 +95,12 @@ class LocalStep:
 
     def _show_shards(self) -> None:
         optimizer = self._optimizer
-        self._whole = [group["params"] for group in optimizer.param_groups]
+        self._whole = [list(group["params"]) for group in optimizer.param_groups]
         self._state, self._owner = optimizer.state, {}
         local_state: defaultdict[Any, Any] = defaultdict(dict)
         with torch.no_grad(), without_subclass_functions():
             for group, whole in zip(optimizer.param_groups, self._whole):
-                group["params"] = [self._local(parameter) for parameter in whole]
+                group["params"][:] = [self._local(parameter) for parameter in whole]
                 for shard, parameter in zip(group["params"], whole):
                     if parameter in self._state:
                         state = self._state[parameter]
@@ -120,7 +125,7 @@ class LocalStep:
                 for name, value in state.items():
                     kept[name] = _as_sharded(value, key, owner, kept.get(name))
             for group, whole in zip(optimizer.param_groups, self._whole):
-                group["params"] = whole
+                group["params"][:] = whole
             for shard in self._owner:
                 shard.grad = None
         self._whole, self._state, self._owner = [], None, {}

@@ -14,6 +14,7 @@ from stratagem.sdk.torch_private import without_subclass_functions
 from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.torch_private import local_shard
 from stratagem_sharding.whole_steps.owners import Owners
+from stratagem_sharding.whole_steps.seen_parameters import SeenParameters
 
 __all__ = ["OwnedStep"]
 
@@ -43,13 +44,13 @@ class OwnedStep(LocalStep):
                 f"{type(optimizer).__name__} needs whole tensors, which {strategy} brings to those in param_groups, "
                 "and keeps parameters elsewhere, too: keep them there alone, or choose ddp"
             )
-        self._owners = Owners()
+        self._owners, self._seen = Owners(), SeenParameters()
         self._stepped: list[DTensor] = []
         self._wholes: list[torch.Tensor | None] = []
 
     def _show_shards(self) -> None:
         optimizer, owners = self._optimizer, self._owners
-        self._whole = [group["params"] for group in optimizer.param_groups]
+        self._whole = [list(group["params"]) for group in optimizer.param_groups]
         self._state, self._owner = optimizer.state, {}
         sharded = [each for group in self._whole for each in group if isinstance(each, DTensor)]
         with torch.no_grad(), without_subclass_functions():
@@ -62,13 +63,12 @@ class OwnedStep(LocalStep):
             shown: dict[int, nn.Parameter] = {}
             for parameter, value, grad in zip(self._stepped, values, grads):
                 if value is not None:
-                    shown[id(parameter)] = whole = nn.Parameter(value, parameter.requires_grad)
-                    whole.grad = grad
+                    shown[id(parameter)] = whole = self._seen.show(parameter, value, grad)
                     self._owner[whole] = parameter
             self._wholes = [shown.get(id(each)) for each in self._stepped]
             optimizer.state = defaultdict(dict)
             for group, before in zip(optimizer.param_groups, self._whole):
-                group["params"] = []
+                group["params"].clear()
                 for each in before:
                     if isinstance(each, DTensor) and id(each) not in shown:
                         continue  # another rank steps it
@@ -99,6 +99,7 @@ class OwnedStep(LocalStep):
         with torch.no_grad(), without_subclass_functions():
             for parameter, shard in zip(self._stepped, self._owners.scatter(self._stepped, self._wholes)):
                 local_shard(parameter).copy_(shard)
+            self._seen.empty()
         self._stepped, self._wholes = [], []
 
     def _put_back(self) -> None:
@@ -108,5 +109,5 @@ class OwnedStep(LocalStep):
         for key, state in stepped.items():
             self._state[self._owner.get(key, key)] = state
         for group, whole in zip(optimizer.param_groups, self._whole):
-            group["params"] = whole
+            group["params"][:] = whole
         self._whole, self._state, self._owner = [], None, {}
