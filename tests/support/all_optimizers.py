@@ -130,11 +130,14 @@ def plainly(kind: str) -> list[float] | str:
         optimizer = KINDS[kind](net.parameters())
         losses = []
         for step in range(STEPS):
-            loss = loss_of(net(batch(step)))
-            loss.backward()
-            losses.append(loss.item())
-            optimizer.step()
-            optimizer.zero_grad()
+
+            def evaluate(step: int = step) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(net(batch(step)))
+                loss.backward()
+                return loss
+
+            losses.append(_stepped(kind, optimizer, evaluate))
     except (TypeError, AssertionError, RuntimeError) as error:
         return str(error)
     return losses
@@ -164,12 +167,24 @@ def _train(runtime: Any, kind: str) -> list[float]:
     share = ROWS // runtime.collectives.data.world_size
     first = runtime.collectives.data.rank * share
     for step in range(STEPS):
-        loss = loss_of(model(batch(step)[first : first + share]))
-        runtime.backward(loss, model)
-        losses.append(loss.item())
-        optimizer.step()
-        optimizer.zero_grad()
+
+        def evaluate(step: int = step) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model(batch(step)[first : first + share]))
+            runtime.backward(loss, model)
+            return loss
+
+        losses.append(_stepped(kind, optimizer, evaluate))
     return losses
+
+
+def _stepped(kind: str, optimizer: Any, evaluate: Callable[[], torch.Tensor]) -> float:
+    """Step once, and return the loss before it."""
+    if kind == "LBFGS":
+        return float(torch.as_tensor(optimizer.step(evaluate)).detach())
+    loss = evaluate().item()
+    optimizer.step()
+    return loss
 
 
 def compare(subject: StrategySubject, refused: Iterable[str], kinds: Iterable[str] = KINDS) -> dict[str, str]:
@@ -177,7 +192,7 @@ def compare(subject: StrategySubject, refused: Iterable[str], kinds: Iterable[st
     kinds = list(kinds)
     by_rank = subject.run(under, kinds, timeout_s=240)
     refusals = {kind: each for kind, each in by_rank[0].items() if isinstance(each, str)}
-    assert sorted(refusals) == sorted(refused)
+    assert sorted(refusals) == sorted(refused), refusals
     for kind in kinds:
         expected = plainly(kind)
         results = [results[kind] for results in by_rank]

@@ -194,8 +194,21 @@ class StepsRowsAlone(AveragedPrepared):
             grads = [half for p in group["params"] for half in p.grad.chunk(2)]
             for half, grad in zip(halves["params"], grads):
                 half.grad = grad
+            halves["lr"] = group["lr"]
         self.halves[index].step()
         return True
+
+
+@caught_by("whole_optimizers", "kind='Adafactor', warms_up=True")
+class TriesAtTheFirstRate(StepsRowsAlone):
+    """Steps halves where a trial saw no difference: at a rate of 0, with which a schedule begins, there is none."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.is_moving = [optimizer.param_groups[0]["lr"] > 0 for optimizer in self.optimizers]
+
+    def step(self, index: int, closure: Any = None) -> bool:
+        return (AveragedPrepared if self.is_moving[index] else StepsRowsAlone).step(self, index, closure)
 
 
 @caught_by("schedulers", "Scheduled()")

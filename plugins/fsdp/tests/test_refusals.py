@@ -86,11 +86,6 @@ def test_an_unknown_setting_names_those_there_are() -> None:
         trainer(strategy="fsdp", strategy_options={"shard": 1}).fit(Blocks())
 
 
-def test_closures_are_not_declared() -> None:
-    with pytest.raises(stratagem.CombinationError, match="evaluates the loss several times"):
-        trainer().fit(Closure())
-
-
 def test_a_mesh_that_is_given_is_for_one_number_of_processes() -> None:
     where = {"accelerator": "cpu", "num_nodes": "1:2", "rdzv_endpoint": "localhost:1"}
     assert "elastic" in assemble(RunConfig(strategy=FSDPStrategy(), **where)).capabilities.features

@@ -24,7 +24,9 @@ from whole_optimizers import Whitening, WholeSteps
 from stratagem import ConfigError, Runtime
 
 PLAN = below_net({**TENSOR, "tokens": "rowwise", "head": "colwise_gathered"})
-RECIPES = tuple(WholeSteps(kind=kind, steps=6, max_norm=0.5) for kind in ("whitening", "wrapped", "norms", "adafactor"))
+RECIPES = tuple(
+    WholeSteps(kind=kind, steps=6, max_norm=0.5) for kind in ("whitening", "wrapped", "norms", "adafactor")
+)
 SUBJECTS = {
     # The smallest parameters have fewer rows than there are ranks along `shard`.
     "fsdp": StrategySubject("fsdp", world_size=4, options={"timeout_s": 60}),
@@ -43,6 +45,22 @@ def equals_one_process(subject: StrategySubject, recipes: tuple[WholeSteps, ...]
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_equals_one_process(name: str, tmp_path: Path) -> None:
     equals_one_process(replace(SUBJECTS[name], folder=str(tmp_path)), RECIPES, 2e-6)
+
+
+AT_ONCE = {
+    "one rate": (WholeSteps(kind="one rate", steps=6), 2e-6),
+    "sharpness": (WholeSteps(kind="sharpness", steps=6, closure=True), 2e-6),
+    # What it does with differences of gradients makes rounding errors larger.
+    "lbfgs": (WholeSteps(kind="lbfgs", steps=6, closure=True), 2e-4),
+}
+
+
+@pytest.mark.parametrize("kind", AT_ONCE)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_all_parameters_at_once(name: str, kind: str, tmp_path: Path) -> None:
+    """Every rank steps all of them: one number depends on every gradient, or the closure is called again."""
+    recipe, tolerance = AT_ONCE[kind]
+    equals_one_process(replace(SUBJECTS[name], folder=str(tmp_path)), (recipe,), tolerance)
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

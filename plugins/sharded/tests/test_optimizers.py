@@ -5,13 +5,12 @@ from __future__ import annotations
 from all_optimizers import compare
 from stratagem_testing import StrategySubject
 
-AT_ONCE = ["LBFGS", "OwnGlobalNorm"]
 NOT_HERE = ["Adam capturable", "SparseAdam"]
 OPTIONS = {"timeout_s": 60}
 
 
 def test_ddp_fully_sharded() -> None:
-    compare(StrategySubject("ddp_fully_sharded", options=OPTIONS, world_size=2), [*AT_ONCE, *NOT_HERE])
+    compare(StrategySubject("ddp_fully_sharded", options=OPTIONS, world_size=2), NOT_HERE)
 
 
 def test_ddp_sharded() -> None:

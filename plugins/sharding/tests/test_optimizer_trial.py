@@ -13,6 +13,7 @@ from all_optimizers import OwnGlobalNorm, OwnRowNorm, OwnSign
 from stratagem_sharding.optimizer_trial import why_not
 from torch import nn
 from torch.optim import Optimizer
+from whole_optimizers import Sharpness
 
 from stratagem.sdk.shards import CUTS, Cut
 
@@ -111,6 +112,14 @@ NEEDY: list[tuple[Any, Cut, str]] = [
     ),
     # Tried with a closure, without which it can't step.
     (lambda p: torch.optim.LBFGS(p), "rows", "it needs whole tensors: given rows"),
+    # A search along a line moves nothing where the loss stays as it is.
+    (
+        lambda p: torch.optim.LBFGS(p, line_search_fn="strong_wolfe"),
+        "rows",
+        "it needs whole tensors: given rows",
+    ),
+    # What it mixes is where the second gradient is taken.
+    (lambda p: Sharpness(torch.optim.SGD(p, lr=0.1)), "parameters", "it needs all parameters at once"),
     (lambda p: Late(p, from_step=5), "rows", "it came to other numbers in step 5"),
     (lambda p: Late(p, from_step=900), "rows", "it came to other numbers in step 1024"),
     (lambda p: Late(p, from_step=900, counts_in="group"), "rows", "it came to other numbers in step 1024"),
@@ -123,6 +132,40 @@ NEEDY: list[tuple[Any, Cut, str]] = [
 @pytest.mark.parametrize(("make", "cut", "reason"), NEEDY)
 def test_others_say_why_not(make: Any, cut: Cut, reason: str) -> None:
     assert reason in str(why_not(make(net().parameters()), [cut]))
+
+
+class Rated(Optimizer):
+    """Its rate has another name than torch's."""
+
+    def __init__(self, params: Any, rate: float = 0.1) -> None:
+        super().__init__(params, {"rate": rate})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["rate"] * p.grad)
+
+
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)])
+def test_a_schedule_that_warms_up_from_zero_hides_nothing(rate: Any) -> None:
+    """Its first rate is 0, with which no optimizer moves anything, whatever it would mix."""
+    optimizer = OwnGlobalNorm(net().parameters(), lr=rate)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    assert not float(optimizer.param_groups[0]["lr"])
+    assert "it needs all parameters at once" in str(why_not(optimizer, ["parameters"]))
+    assert not float(optimizer.param_groups[0]["lr"])
+    assert why_not(torch.optim.SGD(net().parameters(), lr=0.0, momentum=0.9), CUTS) is None
+
+
+def test_what_leaves_parameters_as_they_are_isnt_tried() -> None:
+    assert why_not(Rated(net().parameters()), CUTS) is None
+    assert "it left some of them as they were" in str(why_not(Rated(net().parameters(), rate=0.0), CUTS))
+
+
+def test_without_cuts_it_is_only_tried() -> None:
+    assert why_not(OwnGlobalNorm(net().parameters(), lr=0.1), []) is None
+    assert "couldn't be tried" in str(why_not(Strange(net().parameters()), []))
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adafactor, OwnRowNorm])

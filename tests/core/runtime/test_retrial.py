@@ -8,12 +8,12 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from stratagem.errors import CombinationError
-from stratagem.runtime.retrial import Retrial, shapes_of
+from stratagem.runtime.retrial import Retrial, as_set_up
 
 
 def tried(optimizer: SGD) -> tuple[Retrial, list[str]]:
     trials: list[str] = []
-    return Retrial(optimizer, optimizer, shapes_of(optimizer), lambda _: trials.append("tried")), trials
+    return Retrial(optimizer, optimizer, as_set_up(optimizer), lambda _: trials.append("tried")), trials
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_refusal_reaches_the_caller() -> None:
         raise CombinationError("it needs whole tensors")
 
     optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.1)
-    retrial = Retrial(optimizer, optimizer, shapes_of(optimizer), refuse)
+    retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), refuse)
     optimizer.param_groups[0]["maximize"] = True
     with pytest.raises(CombinationError, match="whole tensors"):
         retrial.before_step()
@@ -64,7 +64,7 @@ def test_a_refusal_reaches_the_caller() -> None:
 def test_what_is_tried_has_the_shapes_of_setup_and_the_settings_of_today() -> None:
     optimizer = SGD([nn.Parameter(torch.ones(3, 2))], lr=0.1)
     tried: list[Optimizer] = []
-    retrial = Retrial(optimizer, optimizer, shapes_of(optimizer), tried.append)
+    retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), tried.append)
     optimizer.param_groups[0]["params"] = [nn.Parameter(torch.ones(6))]  # as an engine does
     optimizer.param_groups[0]["nesterov"] = True
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(5))]})
@@ -74,3 +74,34 @@ def test_what_is_tried_has_the_shapes_of_setup_and_the_settings_of_today() -> No
     assert [tuple(p.shape) for group in made.param_groups for p in group["params"]] == [(3, 2), (5,)]
     assert made.param_groups[0]["nesterov"] is True
     assert optimizer.param_groups[0]["params"][0].shape == (6,)
+
+
+class Wrapper(Optimizer):
+    """Lets another one step, and keeps a list that its first step makes."""
+
+    def __init__(self, base: Optimizer) -> None:
+        self.base, self.calls, self.means = base, 0, None
+        super().__init__(base.param_groups, {})
+        self.param_groups = base.param_groups
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        self.calls += 1
+        self.means = [p.detach().clone() for group in self.param_groups for p in group["params"]]
+        self.base.step()
+
+
+def test_what_is_tried_is_of_setup_where_steps_have_made_something() -> None:
+    """A wrapped optimizer has the wrapper's groups, and nothing has tensors of the shapes of today."""
+    parameter = nn.Parameter(torch.ones(3, 2))
+    optimizer = Wrapper(SGD([parameter], lr=0.1))
+    tried: list[Optimizer] = []
+    retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), tried.append)
+    parameter.grad = torch.ones(3, 2)
+    optimizer.step()
+    retrial.before_step()
+    (made,) = tried
+    assert isinstance(made, Wrapper)
+    assert (made.calls, made.means) == (1, None)
+    assert made.base is not optimizer.base
+    assert made.base.param_groups[0] is made.param_groups[0]
+    assert made.param_groups[0]["params"][0].is_meta

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from math import isfinite
 from typing import Any
 
@@ -20,20 +21,16 @@ class Retrial:
 
     Args:
         optimizer: whose settings are looked at.
-        given: the user's, which is tried; the strategy may have made another one of it.
-        shapes: of the parameters that the groups had in `setup`: tensors without values. The strategy may have put
-            shards in their place.
+        given: the user's, whose settings are tried; the strategy may have made another one of it.
+        first: what `as_set_up` returned for it in `setup`.
         refuse: tries an optimizer, and raises where it can't step shards.
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        given: Optimizer,
-        shapes: list[list[torch.Tensor]],
-        refuse: Callable[[Optimizer], None],
+        self, optimizer: Optimizer, given: Optimizer, first: Optimizer, refuse: Callable[[Optimizer], None]
     ) -> None:
-        self._optimizer, self._given, self._shapes, self._refuse = optimizer, given, shapes, refuse
+        self._optimizer, self._given, self._first, self._refuse = optimizer, given, first, refuse
+        self._groups = len(first.param_groups)
         self._switches = _switches(optimizer)
 
     def before_step(self) -> None:
@@ -45,27 +42,48 @@ class Retrial:
         switches = _switches(self._optimizer)
         if switches != self._switches:
             self._switches = switches
-            self._refuse(self._as_set_up())
+            self._refuse(self._with_todays_settings())
 
-    def _as_set_up(self) -> Optimizer:
-        """Return an optimizer with today's settings and the shapes of `setup`; groups that were added are today's."""
-        given = self._given
-        made: Optimizer = object.__new__(type(given))
-        made.__dict__.update(vars(given))
-        known = zip(given.param_groups, self._shapes)
-        made.param_groups = [
-            *({**group, "params": shapes} for group, shapes in known),
-            *given.param_groups[len(self._shapes) :],
-        ]
-        return made
+    def _with_todays_settings(self) -> Optimizer:
+        """Return the optimizer of `setup` with today's settings; groups that were added are today's."""
+        tried, given = self._first, self._given
+        holders = [(vars(tried), vars(given)), *zip(tried.param_groups, given.param_groups)]
+        for before, today in holders:
+            before.update({key: value for key, value in today.items() if _is_setting(value)})
+        tried.param_groups[self._groups :] = given.param_groups[self._groups :]
+        return tried
 
 
-def shapes_of(optimizer: Optimizer) -> list[list[torch.Tensor]]:
-    """Return a tensor without values like each parameter, by groups; a lazy one has no shape yet, and is kept."""
-    return [
-        [p if is_lazy(p) else torch.empty(p.shape, dtype=p.dtype, device="meta") for p in group["params"]]
-        for group in optimizer.param_groups
-    ]
+def as_set_up(optimizer: Optimizer) -> Optimizer:
+    """Return a copy of an optimizer over tensors without values like its parameters.
+
+    The strategy may put shards in their place, and a step keeps tensors of its own in attributes. What the optimizer
+    has of others, such as one that it wraps, has the same tensors. A lazy parameter has no shape yet, and is kept.
+    """
+    copy: Optimizer = object.__new__(type(optimizer))
+    memo: dict[int, Any] = {id(optimizer): copy}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            memo[id(p)] = p if is_lazy(p) else torch.empty(p.shape, dtype=p.dtype, device="meta")
+    for key, value in vars(optimizer).items():
+        # A scheduler replaces `step`, and hooks aren't called in a trial.
+        is_kept = key in ("state", "step") or "_hooks" in key
+        copy.__dict__[key] = value if is_kept else _copied(value, memo)
+    return copy
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return deepcopy(value, memo)
+    except Exception:  # a file, a lock: whatever an attribute may be, the trial says what is wrong with it
+        return value
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether a value is of the user's choice, rather than what steps have made."""
+    if isinstance(value, tuple):
+        return all(map(_is_setting, value))
+    return value is None or isinstance(value, (bool, str, int, float, complex, torch.dtype))
 
 
 def _switches(optimizer: Optimizer) -> list[Any]:

@@ -24,7 +24,7 @@ from stratagem.plugin.requests import (
     SetupRequest,
 )
 from stratagem.runtime.optimizer_watch import OptimizerWatch
-from stratagem.runtime.retrial import Retrial, shapes_of
+from stratagem.runtime.retrial import Retrial, as_set_up
 from stratagem.strategies import ParameterLedger, ReplicaGuard
 from stratagem.strategies.live import bind_session, unbind_session
 from stratagem.strategies.loss_sum import LossSum
@@ -126,7 +126,7 @@ class Session:
         ledger = ParameterLedger(original_module, self.collectives.world_size)
 
         given: list[Optimizer] = []
-        shapes: list[list[list[torch.Tensor]]] = []
+        firsts: list[Optimizer] = []
 
         def make_over_todays() -> Sequence[Optimizer]:
             # Strategies call this when parameters are in their final place. What the user's code put on the former
@@ -134,7 +134,7 @@ class Session:
             ledger.carry_over()
             optimizers = make_optimizers()
             given[:] = optimizers
-            shapes[:] = map(shapes_of, optimizers)
+            firsts[:] = map(as_set_up, optimizers)
             self._refuse_unshardable(optimizers)
             ledger.claim(optimizers)
             return optimizers
@@ -170,8 +170,8 @@ class Session:
         # Not with several ranks alone: an engine may step flat shards in one process, too.
         if not is_direct and "whole_optimizer" not in self.run.capabilities.features:
             self._retrials[prepared] = [
-                Retrial(own, tried, shaped, partial(self._try_again, prepared, index))
-                for index, (own, tried, shaped) in enumerate(zip(prepared.optimizers, given, shapes))
+                Retrial(own, tried, first, partial(self._try_again, prepared, index))
+                for index, (own, tried, first) in enumerate(zip(prepared.optimizers, given, firsts))
             ]
         return prepared
 
@@ -197,7 +197,8 @@ class Session:
         if "whole_optimizer" in self.run.capabilities.features:
             return
         for optimizer in optimizers:
-            reason = self.run.strategy.refuse_optimizer(optimizer, self.collectives.world_size)
+            with self._watch.strategy_steps():  # of copies, which are no optimizers that a loop has made
+                reason = self.run.strategy.refuse_optimizer(optimizer, self.collectives.world_size)
             if reason is not None:
                 raise self.run.refusal(
                     "whole_optimizer", f"{type(optimizer).__name__} on shards, for {reason}"
@@ -205,6 +206,8 @@ class Session:
 
     def _try_again(self, prepared: Prepared, index: int, optimizer: Optimizer) -> None:
         """Refuse an optimizer whose settings were switched, or tell what steps it."""
+        if prepared.steps_all_at_once(index):
+            return
         self._refuse_unshardable([optimizer])
         prepared.optimizer_tried_again(index, optimizer)
 

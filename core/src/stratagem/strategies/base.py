@@ -167,7 +167,7 @@ class Strategy(RankFacade):
 
         Args:
             optimizer: with its groups; it is left as it is.
-            cuts: the ways in which tensors are cut into shards.
+            cuts: the ways in which tensors are cut into shards; none to find out whether it can be tried at all.
 
         Raises:
             BrokenPluginError: no distribution declares one.

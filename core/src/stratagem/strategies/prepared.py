@@ -223,6 +223,10 @@ class Prepared:
             "didn't get it: pass optimizers to setup() with their module, and step those that it returns"
         )
 
+    def steps_all_at_once(self, index: int) -> bool:
+        """Whether optimizer `index` sees all parameters whole, as in one process, so that any settings will do."""
+        return False
+
     def optimizer_tried_again(self, index: int, tried: Optimizer) -> None:
         """Prepare to step optimizer `index` with settings that were switched since `setup`.
 

@@ -41,7 +41,7 @@ class ExpertAxis(Axis):
     reads_same_batches = False
     unsplit_parameters = "shards"
     takes_parts = True
-    lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
+    lacks = frozenset({"sparse_gradients", "whole_optimizer"})
     sends = (
         "tokens to the ranks of their experts and back, in forward and backward (all-to-all); all other "
         "parameters as along shard"

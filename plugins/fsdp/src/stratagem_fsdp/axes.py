@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from stratagem import Prepared
 
-LACKS = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
+LACKS = frozenset({"sparse_gradients", "whole_optimizer"})
 """What shards don't stand."""
 
 

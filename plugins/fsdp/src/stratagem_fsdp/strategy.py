@@ -13,7 +13,7 @@ import torch
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import RankBuffers, check_buffers
-from stratagem_sharding.whole_steps import reason_despite_owners
+from stratagem_sharding.whole_steps import reason_despite_wholes
 from stratagem_sharding.wrap_policy import Policy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -135,9 +135,9 @@ class FSDPStrategy(DeferringStrategy):
         return super().module_init_context() if self.param_init_fn is None else torch.device("meta")
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        """Refuse nothing: what can't step shards steps whole tensors, each on one rank or all on every rank."""
         reason = super().refuse_optimizer(optimizer, world_size)
-        return reason_despite_owners(self, optimizer, reason)
+        return reason_despite_wholes(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors: this strategy, or another on `fully_shard`."""

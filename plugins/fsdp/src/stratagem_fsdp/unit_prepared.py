@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from stratagem_sharding.kept_shards import leave_shards
-from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.optimizer_values import share_values
 from stratagem_sharding.part_of_optimizer import StatesOfPart, no_state_dict
-from stratagem_sharding.whole_steps import OwnedStep, needs_owners
+from stratagem_sharding.whole_steps import OwnedStep, ReplicatedStep, sharded_step, sharded_step_again
 from stratagem_sharding.whole_tensors import (
     ReadingExchange,
     copies_as_before,
@@ -102,10 +101,7 @@ class UnitPrepared(Prepared):
             self.strategy_name,
             self.device,
         )
-        self._steps: list[LocalStep] = [
-            OwnedStep(each, self.strategy_name) if needs_owners(each) else LocalStep(each)
-            for each in self.optimizers
-        ]
+        self._steps = [sharded_step(each, self.strategy_name) for each in self.optimizers]
         self.has_all_states = not any(map(self._has_owners, range(len(self.optimizers))))
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
@@ -205,10 +201,13 @@ class UnitPrepared(Prepared):
             raise no_state_dict(self.optimizers[index], self.strategy_name)
         super().load_optimizer_state_dict(index, state)
 
+    def steps_all_at_once(self, index: int) -> bool:
+        return isinstance(self._steps[index], ReplicatedStep)
+
     def optimizer_tried_again(self, index: int, tried: Optimizer) -> None:
-        if needs_owners(tried) and not self._has_owners(index):
-            self._steps[index] = OwnedStep(self.optimizers[index], self.strategy_name)
-            self.has_all_states = False
+        optimizer = self.optimizers[index]
+        self._steps[index] = sharded_step_again(self._steps[index], optimizer, tried, self.strategy_name)
+        self.has_all_states = not any(map(self._has_owners, range(len(self.optimizers))))
 
     def _has_owners(self, index: int) -> bool:
         """Whether each rank has states of some parameters alone."""

@@ -28,6 +28,7 @@ def stratagem_components() -> Sequence[Component]:
                         "manual_backward",
                         "optimizer_hooks",
                         "changes_between_steps",
+                        "closure",
                         "norm_clipping",
                         "value_clipping",
                         "resharding",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Union
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
-from stratagem_sharding.whole_steps import reason_despite_owners
+from stratagem_sharding.whole_steps import reason_despite_wholes
 
 from stratagem import (
     Capabilities,
@@ -137,9 +137,11 @@ class ComposedStrategy(DeferringStrategy):
         return collectives
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        """Refuse what needs all parameters at once where each rank has some: others step whole tensors."""
         reason = super().refuse_optimizer(optimizer, world_size)
-        return reason_despite_owners(self, optimizer, reason)
+        divider = self.composition.divider
+        has_all = divider is None or self.composition.sizes(world_size)[divider.name] == 1
+        return reason_despite_wholes(self, optimizer, reason, has_all=has_all)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors, split alike."""

@@ -46,7 +46,7 @@ class TensorAxis(Axis):
     setup_order = 100
     reads_same_batches = True
     takes_parts = True
-    lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
+    lacks = frozenset({"sparse_gradients", "whole_optimizer"})
     # Torch's loss scaler takes gradients of one kind only.
     precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")
     sends = "the activations of each split layer in forward, and their gradients in backward (all-reduce)"

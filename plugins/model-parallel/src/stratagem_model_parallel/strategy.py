@@ -10,7 +10,7 @@ from stratagem_mesh import apply_axes
 from stratagem_sharding.deferring import DeferringStrategy
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.meshes import mesh_of
-from stratagem_sharding.whole_steps import reason_despite_owners
+from stratagem_sharding.whole_steps import reason_despite_wholes
 from torch.distributed.device_mesh import DeviceMesh
 
 from stratagem import (
@@ -114,9 +114,9 @@ class ModelParallelStrategy(DeferringStrategy):
         return collectives
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        """Refuse nothing: what can't step shards steps whole tensors, each on one rank or all on every rank."""
         reason = super().refuse_optimizer(optimizer, world_size)
-        return reason_despite_owners(self, optimizer, reason)
+        return reason_despite_wholes(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors, split alike."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets
-from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.torch_private import own_table, own_tensors
-from stratagem_sharding.whole_steps import OwnedStep, needs_owners
+from stratagem_sharding.whole_steps import sharded_step, sharded_step_again
 from stratagem_sharding.whole_tensors import ReadingExchange, hold_whole, on_shards
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -90,10 +89,7 @@ class ComposedPipeline(PipelinePrepared):
         # The user's code sees whole tensors, as under other compositions.
         ReadingExchange(request.collectives)
         hold_whole(parameter for _, parameter in self._named)
-        self._local_steps: list[LocalStep] = [
-            OwnedStep(each, "axis 'pipeline'") if needs_owners(each) else LocalStep(each)
-            for each in self.optimizers
-        ]
+        self._local_steps = [sharded_step(each, "axis 'pipeline'") for each in self.optimizers]
         for each in self._axis_steps:
             each.begin(self)
 
@@ -129,8 +125,9 @@ class ComposedPipeline(PipelinePrepared):
         return super().clip(index, clipping)
 
     def optimizer_tried_again(self, index: int, tried: Optimizer) -> None:
-        if needs_owners(tried) and not isinstance(self._local_steps[index], OwnedStep):
-            self._local_steps[index] = OwnedStep(self.optimizers[index], "axis 'pipeline'")
+        self._local_steps[index] = sharded_step_again(
+            self._local_steps[index], self.optimizers[index], tried, "axis 'pipeline'"
+        )
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         with self._local_steps[index].stepping():

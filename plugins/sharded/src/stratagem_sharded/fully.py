@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from stratagem_sharding.kept_shards import KeptShards
 from stratagem_sharding.rank_buffers import check_buffers
-from stratagem_sharding.whole_steps import reason_despite_owners
+from stratagem_sharding.whole_steps import reason_despite_wholes
 from torch import nn
 
 from stratagem import (
@@ -62,9 +62,9 @@ class DDPFullyShardedStrategy(ProcessGroupStrategy):
         self.broadcast_buffers = self.buffers == "equal"
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse what needs all parameters at once: what needs whole tensors steps each on one rank."""
+        """Refuse nothing: what can't step shards steps whole tensors, each on one rank or all on every rank."""
         reason = super().refuse_optimizer(optimizer, world_size)
-        return reason_despite_owners(self, optimizer, reason)
+        return reason_despite_wholes(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
         """What left a module of DTensors: this strategy, or another on `fully_shard`."""

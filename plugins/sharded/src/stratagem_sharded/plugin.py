@@ -39,7 +39,7 @@ def stratagem_components() -> Sequence[Component]:
             "ranks distribute the optimizer states and gradients (ZeRO-2)",
             conformance="stratagem_sharded.conformance:FULLY",
             capabilities=Capabilities(
-                processes="per-device", features=frozenset({*_BOTH, "collective_forward"})
+                processes="per-device", features=frozenset({*_BOTH, "closure", "collective_forward"})
             ),
         ),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,8 @@ class LocalStep:
         self._owner: dict[torch.Tensor, DTensor] = {}
         # An optimizer that wraps another keeps states by the shards: these are the same objects in each step.
         self._shards: dict[int, tuple[DTensor, torch.Tensor]] = {}
+        # And it may have a parameter's state in a variable while it calls its closure.
+        self._local_states: dict[int, dict[str, Any]] = {}
         # A class whose `step` calls that of its base has the hooks called within the hooks.
         self._depth = 0
         lists = [group["params"] for group in optimizer.param_groups]
@@ -68,6 +70,7 @@ class LocalStep:
             if self._depth:  # the step, or a closure within it, has raised
                 self._depth = 0
                 self._show_dtensors()
+            self._local_states.clear()
 
     def seen_whole(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return `closure`, which sees DTensors whenever the optimizer's `step` calls it."""
@@ -97,16 +100,22 @@ class LocalStep:
         optimizer = self._optimizer
         self._whole = [list(group["params"]) for group in optimizer.param_groups]
         self._state, self._owner = optimizer.state, {}
-        local_state: defaultdict[Any, Any] = defaultdict(dict)
+        local_state = defaultdict(dict, others_of(self._state))
         with torch.no_grad(), without_subclass_functions():
             for group, whole in zip(optimizer.param_groups, self._whole):
                 group["params"][:] = [self._local(parameter) for parameter in whole]
                 for shard, parameter in zip(group["params"], whole):
-                    if parameter in self._state:
-                        state = self._state[parameter]
-                        local_state[shard] = {
+                    if parameter not in self._state:
+                        continue
+                    state = self._state[parameter]
+                    if shard is not parameter:
+                        values = {
                             key: _to_local_state(value, shard, parameter) for key, value in state.items()
                         }
+                        state = self._local_states.setdefault(id(parameter), {})
+                        state.clear()
+                        state.update(values)
+                    local_state[shard] = state
         optimizer.state = local_state
         self._shards = {id(owner): (owner, shard) for shard, owner in self._owner.items()}
 
@@ -119,6 +128,7 @@ class LocalStep:
                 if owner is None:
                     self._state[key] = state
                     continue
+                self._local_states[id(owner)] = state
                 kept = self._state.setdefault(owner, {})
                 for name in [name for name in kept if name not in state]:
                     del kept[name]
@@ -141,6 +151,11 @@ class LocalStep:
         shard.grad = _to_local(parameter.grad)
         self._owner[shard] = parameter
         return shard
+
+
+def others_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return what an optimizer has under keys that are no tensors, such as a count for all parameters."""
+    return {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
 
 
 def _to_local(value: Any) -> Any:

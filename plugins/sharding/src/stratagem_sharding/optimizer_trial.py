@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.sdk.shards import CUTS, Cut
+from stratagem_sharding.mixing_operations import MixingOperations
 
 __all__ = ["why_not"]
 
@@ -28,6 +30,8 @@ FURTHER = 6
 ELEMENTS = 1 << 17
 """The most elements of a stand-in: smaller parameters are tried in their own shape, so that what depends on their
 size, as a factored moment, is seen."""
+RATE = 0.01
+"""The learning rate where a group's is 0."""
 TOLERANCE = 1e-6
 """How far results may be apart, relative to the largest change."""
 
@@ -44,12 +48,12 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
 
     Args:
         optimizer: with its groups; parameters may be sharded already.
-        cuts: the ways in which its parameters are cut.
+        cuts: the ways in which its parameters are cut; none to find out whether a copy of it can be tried at all.
     """
     declared = getattr(optimizer, _ELEMENTWISE, None)
     if declared:
         return None
-    if declared is False and tuple(cuts) != ("parameters",):
+    if declared is False and tuple(cuts) not in ((), ("parameters",)):
         return "it says so itself (steps_elementwise = False)"
     attempts = [_How(torch.float64), _How(None), _How(torch.float64, closure=True)]
     if tuple(cuts) == ("parameters",):
@@ -88,14 +92,14 @@ class _NotTriedError(Exception):
 
 def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
     groups = _stand_ins(optimizer, cuts, how.dtype)
-    for cut in cuts:
-        divided = [_halves(group, cut) for group in groups]
+    for cut in cuts or (None,):
         try:
             whole = _Copy(optimizer, groups)
         except Exception as error:
             raise _NotTriedError(error) from error
-        parts = [_Copy(optimizer, [halves[at] for halves in divided]) for at in range(2)]
-        generator = torch.Generator().manual_seed(0)
+        divided = [_halves(group, cut) for group in groups] if cut else []
+        parts = [_Copy(optimizer, [halves[at] for halves in divided]) for at in range(2 if cut else 0)]
+        generator, mixing = torch.Generator().manual_seed(0), MixingOperations()
         plan = [(scale, 0) for scale in SCALES] + [(1.0, 0)] * FURTHER
         plan += [(1.0, count) for later in LATER for count in (later, 0)]
         for step, (scale, count) in enumerate(plan):
@@ -105,9 +109,12 @@ def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
                 for each in (whole, *parts):
                     each.count_on(count)
             try:
-                whole.step(grads, how)
+                with mixing:
+                    whole.step(grads, how)
             except Exception as error:
                 raise _NotTriedError(error) from error
+            if not cut:
+                continue
             divided = [_halves(group, cut) for group in grads]
             for at, part in enumerate(parts):
                 try:
@@ -121,6 +128,14 @@ def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
                     f"it needs {_NEEDS[cut]}: given {_GIVEN[cut]} in a trial with small tensors, it came to other "
                     f"numbers in step {counted}"
                 )
+        if not all(map(_moved, groups, whole.values())):
+            raise _NotTriedError(ValueError("it left some of them as they were"))
+        if mixing.found and cut and cut != "parameters":
+            # What it does with the result may depend on values that these tensors didn't have.
+            return (
+                f"it needs {_NEEDS[cut]}: {mixing.found} of one was computed in a trial with small tensors; if that "
+                f"changes no step, say {_ELEMENTWISE} = True in its class"
+            )
     return None
 
 
@@ -148,7 +163,13 @@ def _agree(
     apart = [(mine - theirs).abs() for mine, theirs in zip(expected, (_joined(first), _joined(second)))]
     size = max(float(each.abs().max()) if each.numel() else 0.0 for each in expected)
     limit = TOLERANCE * change + 1e-12 * size
-    return not any(bool((each > limit).any()) for each in apart)
+    return all(bool((each <= limit).all()) for each in apart)  # NaN isn't
+
+
+def _moved(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
+    """Whether an optimizer has changed something of a group."""
+    has_elements = any(tensor.numel() for tensor in before)
+    return not has_elements or not all(map(torch.equal, before, after))
 
 
 def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -162,6 +183,8 @@ class _Copy:
     def __init__(self, optimizer: Optimizer, groups: list[list[torch.Tensor]]) -> None:
         self.groups = [[nn.Parameter(p.detach().clone()) for p in group] for group in groups]
         self._optimizer = _copied(optimizer, self.groups)
+        if callable(train := getattr(self._optimizer, "train", None)):
+            train()  # as an optimizer without a schedule has to be called before it steps
         self._numbers: dict[Any, float] = {}
         """What `_numbered` had before the last step."""
 
@@ -172,11 +195,16 @@ class _Copy:
     def step(self, grads: list[list[torch.Tensor]], how: _How) -> None:
         self._numbers = {place: float(holder[key]) for place, (holder, key) in self._numbered().items()}
 
+        calls = itertools.count(1)
+
         def assign() -> float:
+            smaller = 1 / next(calls)  # the loss and its slope: a search along a line goes on, and ends
             for group, own in zip(self.groups, grads):
                 for parameter, grad in zip(group, own):
-                    parameter.grad = grad.to_sparse(1) if how.sparse and grad.dim() else grad.detach().clone()
-            return 1.0
+                    # Of each element by itself, and another one where an optimizer has moved it before a second call.
+                    grad = (smaller * (grad + parameter)).detach().to(grad.dtype)
+                    parameter.grad = grad.to_sparse(1) if how.sparse and grad.dim() else grad
+            return smaller
 
         # Past schedulers and whatever else has replaced `step` of the object.
         step = type(self._optimizer).step
@@ -225,6 +253,7 @@ def _copied(optimizer: Optimizer, groups: list[list[nn.Parameter]]) -> Optimizer
         group_copy = deepcopy(kept, memo)
         memo.setdefault(id(group), group_copy)
         group_copy["params"] = list(own)
+        _leave_warm_up(group_copy)
     for key, value in vars(optimizer).items():
         if key in ("state", "step"):
             continue
@@ -245,6 +274,14 @@ def _copied(optimizer: Optimizer, groups: list[list[nn.Parameter]]) -> Optimizer
                 for key, value in state.items()
             }
     return made
+
+
+def _leave_warm_up(group: dict[str, Any]) -> None:
+    """Set a learning rate that isn't 0, as it is where a schedule begins: all optimizers agree that nothing moves."""
+    rate = group.get("lr")
+    if isinstance(rate, (int, float, torch.Tensor)) and not float(rate):
+        later = float(group.get("initial_lr") or 0) or RATE
+        group["lr"] = torch.full_like(rate, later) if isinstance(rate, torch.Tensor) else later
 
 
 class _All(NamedTuple):

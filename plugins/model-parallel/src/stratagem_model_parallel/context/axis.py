@@ -40,7 +40,7 @@ class ContextAxis(Axis):
     setup_order = 200
     reads_same_batches = True
     takes_parts = True
-    lacks = frozenset({"closure", "sparse_gradients", "whole_optimizer"})
+    lacks = frozenset({"sparse_gradients", "whole_optimizer"})
     unsplit_parameters = "shards"
     sends = "keys, values and the ends of cut sequences in forward and backward; all gradients in backward"
 

@@ -1,6 +1,7 @@
-"""Optimizers that need whole tensors step sharded parameters: each tensor is stepped by one rank, its owner."""
+"""Optimizers that need whole tensors step sharded parameters: each on one rank, its owner, or all on every rank."""
 
 from stratagem_sharding.whole_steps.owned_step import OwnedStep
-from stratagem_sharding.whole_steps.trial import needs_owners, reason_despite_owners
+from stratagem_sharding.whole_steps.replicated_step import ReplicatedStep
+from stratagem_sharding.whole_steps.trial import reason_despite_wholes, sharded_step, sharded_step_again
 
-__all__ = ["OwnedStep", "needs_owners", "reason_despite_owners"]
+__all__ = ["OwnedStep", "ReplicatedStep", "reason_despite_wholes", "sharded_step", "sharded_step_again"]

@@ -1,37 +1,126 @@
-"""Whether an optimizer needs whole tensors, as its trial on small stand-ins has found out."""
+"""How an optimizer steps sharded parameters, as its trial on small stand-ins has found out."""
 
 from __future__ import annotations
 
-from weakref import WeakSet
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import torch
+import torch.distributed as dist
 from torch.optim import Optimizer
 
-from stratagem import Strategy
+from stratagem import ConfigError, Strategy
+from stratagem_sharding.local_step import LocalStep
+from stratagem_sharding.whole_steps.owned_step import OwnedStep
+from stratagem_sharding.whole_steps.replicated_step import ReplicatedStep
 
-__all__ = ["needs_owners", "reason_despite_owners"]
-
-_NEED_OWNERS: WeakSet[Optimizer] = WeakSet()
-"""Optimizers of this process that were tried: the trial takes time, and comes before `setup`."""
+__all__ = ["reason_despite_wholes", "sharded_step", "sharded_step_again"]
 
 
-def reason_despite_owners(strategy: Strategy, optimizer: Optimizer, reason: str | None) -> str | None:
-    """Return why an optimizer can step neither shards nor whole tensors by themselves; None where it can.
+class _Found(NamedTuple):
+    """What a trial of an optimizer has found out."""
 
-    For `refuse_optimizer` of strategies whose `Prepared` lets optimizers that need whole tensors step by `OwnedStep`.
+    step: type[OwnedStep] | type[ReplicatedStep]
+    reason: str
+
+
+_SHOWN = ("param_groups", "state")
+"""Attributes of an optimizer in whose tensors' place a step sees others."""
+_FOUND: WeakKeyDictionary[Optimizer, _Found] = WeakKeyDictionary()
+"""Of optimizers of this process that were tried: the trial takes time, and comes before `setup`."""
+
+
+def reason_despite_wholes(
+    strategy: Strategy, optimizer: Optimizer, reason: str | None, *, has_all: bool = True
+) -> str | None:
+    """Return why an optimizer can't step even whole tensors; None where it can.
+
+    For `refuse_optimizer` of strategies whose `Prepared` steps as `sharded_step` says.
 
     Args:
         strategy: tries it.
         optimizer: as `Strategy.refuse_optimizer` got it.
         reason: why it can't step shards, as that method of the base class has found out.
+        has_all: whether each rank has all parameters, whole or in shards.
     """
+    _FOUND.pop(optimizer, None)
     if reason is None:
         return None
-    reason = strategy.try_optimizer(optimizer, ("parameters",))
-    if reason is None:
-        _NEED_OWNERS.add(optimizer)
-    return reason
+    despite = strategy.try_optimizer(optimizer, ("parameters",))
+    if despite is None:
+        _FOUND[optimizer] = _Found(OwnedStep, reason)
+    elif has_all and strategy.try_optimizer(optimizer, ()) is None:
+        _FOUND[optimizer] = _Found(ReplicatedStep, despite)
+        return None
+    return despite
 
 
-def needs_owners(optimizer: Optimizer) -> bool:
-    """Whether an optimizer has to step by `OwnedStep`, after a strategy was asked by `refuse_optimizer`."""
-    return optimizer in _NEED_OWNERS
+def sharded_step(optimizer: Optimizer, strategy: str) -> LocalStep:
+    """Return how an optimizer of sharded parameters steps, after a strategy was asked by `refuse_optimizer`.
+
+    Warns on rank 0 where each rank is going to need as much memory as under ddp.
+
+    Args:
+        optimizer: that will step.
+        strategy: the strategy's name, for messages.
+
+    Raises:
+        ConfigError: it needs whole tensors, and keeps parameters elsewhere than in its groups.
+    """
+    found = _FOUND.get(optimizer)
+    if found is None:
+        return LocalStep(optimizer)
+    if found.step is ReplicatedStep and (not dist.is_initialized() or dist.get_rank() == 0):
+        warnings.warn(
+            f"{type(optimizer).__name__} steps all parameters, whole, on every rank, with the memory that it takes "
+            f"under ddp, since {found.reason}",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found.step(optimizer, strategy)
+
+
+def sharded_step_again(step: LocalStep, optimizer: Optimizer, tried: Optimizer, strategy: str) -> LocalStep:
+    """Return how an optimizer steps from now on, after its settings were changed and it was tried again.
+
+    Args:
+        step: how it has stepped.
+        optimizer: that steps.
+        tried: of which `refuse_optimizer` was asked.
+        strategy: the strategy's name, for messages.
+
+    Raises:
+        ConfigError: it needs all parameters at once from now on, and ranks have states of some alone; or it needs
+            whole tensors from now on, and has shards in an attribute.
+    """
+    found = _FOUND.get(tried)
+    if found is None or isinstance(step, found.step):
+        return step
+    if isinstance(step, OwnedStep):
+        raise ConfigError(
+            f"{type(optimizer).__name__} can't be changed in mid-training so that it needs all parameters at once: "
+            f"under {strategy}, each rank has states of some of them; set it before training, or choose ddp"
+        )
+    kept = next(
+        (key for key, value in vars(optimizer).items() if key not in _SHOWN and _keeps_tensors(value)), None
+    )
+    if kept is not None:
+        raise ConfigError(
+            f"{type(optimizer).__name__} can't be changed in mid-training so that it needs whole tensors: it has "
+            f"those of shards in {kept!r}; set it before training, or choose ddp"
+        )
+    _FOUND[optimizer] = found
+    return sharded_step(optimizer, strategy)
+
+
+def _keeps_tensors(value: Any) -> bool:
+    """Whether what an optimizer has in an attribute may be of the tensors that it has stepped."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() > 1
+    if isinstance(value, Mapping):
+        return any(map(_keeps_tensors, (*value.keys(), *value.values())))
+    if isinstance(value, (list, tuple, set)):
+        return any(map(_keeps_tensors, value))
+    return isinstance(value, Optimizer)

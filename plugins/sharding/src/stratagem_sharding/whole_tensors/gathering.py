@@ -15,7 +15,7 @@ from stratagem.sdk.torch_private import without_subclass_functions
 from stratagem_sharding.torch_private import detached, local_shard
 from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
 
-__all__ = ["gather", "gather_with_grad", "make_equal", "shard_like", "write"]
+__all__ = ["gather", "gather_with_grad", "gather_without_agreement", "make_equal", "shard_like", "write"]
 
 SHUFFLES_ROWS = torch.__version__ < "2.11"  # torch compares it as a version
 """Whether `full_tensor` has rows in another order where two dimensions of a mesh shard the same dimension of a
@@ -43,6 +43,12 @@ def gather(sharded: DTensor, operation: str) -> torch.Tensor:
     _refuse_shuffled(sharded, operation)
     if any(not placement.is_replicate() for placement in sharded.placements):
         agree(sharded, operation)
+    return gather_without_agreement(sharded, operation)
+
+
+def gather_without_agreement(sharded: DTensor, operation: str) -> torch.Tensor:
+    """Return what `gather` does, where no rank can be at anything else. Collective."""
+    _refuse_shuffled(sharded, operation)
     # Whole values may be written to, which inference tensors don't count.
     with torch.inference_mode(False), torch.no_grad(), without_subclass_functions():
         whole = DTensor.full_tensor(detached(sharded))

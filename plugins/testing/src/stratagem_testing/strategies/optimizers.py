@@ -77,15 +77,22 @@ _FURTHER: dict[str, Callable[[Any], Optimizer]] = {
     "Adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2),
     "OwnGlobalNorm": lambda p: OwnGlobalNorm(p, lr=0.1, momentum=0.9),
 }
+_WARMED_UP = ("Adafactor", "OwnGlobalNorm")
+"""Those that are also tried with a rate of 0 at first, at which a strategy sees nothing of what they do."""
 
 
 @dataclass(frozen=True)
 class _WithFurther(Recipe):
     steps: int | None = 6
     kind: str = "Rprop"
+    warms_up: bool = False
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
         return [_FURTHER[self.kind](net.parameters())]
+
+    def schedules(self, optimizers: Sequence[Optimizer]) -> Sequence[Schedule]:
+        (optimizer,) = optimizers
+        return [(lr_scheduler.LambdaLR(optimizer, lambda step: step / 3), "step")] if self.warms_up else []
 
 
 def _train_or_refuse(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained | str]:
@@ -103,6 +110,7 @@ def _train_or_refuse(subject: StrategySubject, recipes: Sequence[Recipe]) -> lis
 def check_whole_optimizers(subject: StrategySubject) -> None:
     """Optimizers that need whole tensors, or all gradients at once, step as in one process or are refused."""
     recipes = [_WithFurther(kind=kind) for kind in _FURTHER]
+    recipes += [_WithFurther(kind=kind, warms_up=True) for kind in _WARMED_UP]
     by_rank = subject.run(_train_or_refuse, recipes)
     for index, recipe in enumerate(recipes):
         ranks = [results[index] for results in by_rank]

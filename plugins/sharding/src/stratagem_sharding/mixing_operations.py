@@ -1,0 +1,71 @@
+"""`MixingOperations`: which operations of a step compute one number of several elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from stratagem_sharding.torch_private import TorchDispatchMode, tree_flatten
+
+REDUCTION = getattr(torch.Tag, "reduction", None)
+"""Torch marks most of them itself, from some version on."""
+NAMES = frozenset(
+    {
+        *(
+            "all",
+            "amax",
+            "amin",
+            "aminmax",
+            "any",
+            "argmax",
+            "argmin",
+            "count_nonzero",
+            "cummax",
+            "cummin",
+            "cumprod",
+        ),
+        *("cumsum", "kthvalue", "linalg_vector_norm", "logcumsumexp", "logsumexp", "mean", "median", "mode"),
+        *("nanmedian", "nansum", "norm", "prod", "sort", "std", "std_mean", "sum", "topk", "var", "var_mean"),
+        *("_foreach_norm", "_foreach_max", "_softmax", "_log_softmax"),
+        *("addbmm", "addmm", "addmv", "baddbmm", "bmm", "convolution", "dot", "mm", "mv", "vdot"),
+    }
+)
+"""Those that change one number, or several, by many elements; `linalg_` is the beginning of further ones."""
+
+
+class MixingOperations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
+    """Around the step of an optimizer: finds an operation that mixes the elements of a tensor.
+
+    Attributes:
+        found: the first one's name, or "".
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = ""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if not self.found and _mixes(func) and _has_several(args):
+            self.found = func.overloadpacket.__name__
+        run: Callable[..., Any] = func
+        return run(*args, **(kwargs or {}))
+
+
+def _mixes(operation: Any) -> bool:
+    name = operation.overloadpacket.__name__
+    return (
+        name in NAMES or name.startswith("linalg_") or (REDUCTION is not None and REDUCTION in operation.tags)
+    )
+
+
+def _has_several(args: Sequence[Any]) -> bool:
+    """Whether an argument has several elements: a count of steps has one."""
+    return any(isinstance(each, torch.Tensor) and each.numel() > 1 for each in tree_flatten(list(args))[0])

@@ -1,0 +1,81 @@
+"""`ReplicatedStep`: an optimizer that needs all parameters at once steps them on every rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from stratagem.errors import ConfigError
+from stratagem.sdk.torch_private import without_subclass_functions
+from stratagem_sharding.local_step import LocalStep, others_of
+from stratagem_sharding.whole_steps.seen_parameters import SeenParameters
+from stratagem_sharding.whole_tensors.gathering import gather_without_agreement, write
+
+__all__ = ["ReplicatedStep"]
+
+
+class ReplicatedStep(LocalStep):
+    """Lets an optimizer's `step` see all tensors whole, while everyone else sees DTensors. Collective.
+
+    Every rank does what one process would do, and keeps its shards of the result. States are whole on every rank, so
+    that it takes the memory that it takes under ddp.
+
+    Args:
+        optimizer: as for `LocalStep`.
+        strategy: the strategy's name, for messages.
+
+    Raises:
+        ConfigError: the optimizer keeps parameters elsewhere than in its groups.
+    """
+
+    def __init__(self, optimizer: Optimizer, strategy: str) -> None:
+        super().__init__(optimizer)
+        if not self._is_active:
+            raise ConfigError(
+                f"{type(optimizer).__name__} needs all parameters at once, which {strategy} brings to those in "
+                "param_groups, and keeps parameters elsewhere, too: keep them there alone, or choose ddp"
+            )
+        self._operation = f"a step of {type(optimizer).__name__}"
+        self._seen = SeenParameters()
+
+    def _show_shards(self) -> None:
+        optimizer = self._optimizer
+        self._whole = [list(group["params"]) for group in optimizer.param_groups]
+        self._state, self._owner = optimizer.state, {}
+        optimizer.state = defaultdict(dict, others_of(self._state))
+        for group, before in zip(optimizer.param_groups, self._whole):
+            group["params"][:] = [self._gathered(each) for each in before]
+            for seen, parameter in zip(group["params"], before):
+                if parameter in self._state:
+                    optimizer.state[seen] = state = self._state[parameter]
+                    state.update({key: self._whole_value(value) for key, value in state.items()})
+
+    def _gathered(self, parameter: torch.Tensor) -> torch.Tensor:
+        if not isinstance(parameter, DTensor):
+            return parameter
+        grad = None if parameter.grad is None else self._whole_value(parameter.grad)
+        seen = self._seen.show(parameter, self._whole_value(parameter), grad)
+        self._owner[seen] = parameter
+        return seen
+
+    def _whole_value(self, value: Any) -> Any:
+        """Return a value of a step or a state; a checkpoint brings states in shards."""
+        return gather_without_agreement(value, self._operation) if isinstance(value, DTensor) else value
+
+    def _show_dtensors(self) -> None:
+        # Also after an exception: what the optimizer has stepped before it is stepped, as in one process.
+        optimizer = self._optimizer
+        stepped, optimizer.state = optimizer.state, self._state
+        for key, state in stepped.items():
+            self._state[self._owner.get(key, key)] = state
+        for group, whole in zip(optimizer.param_groups, self._whole):
+            group["params"][:] = whole
+        with torch.no_grad(), without_subclass_functions():
+            for seen, parameter in self._owner.items():
+                write(parameter, seen)
+            self._seen.empty()
+        self._whole, self._state, self._owner = [], None, {}
