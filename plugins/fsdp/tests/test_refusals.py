@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from blocks import Block, Blocks
-from small import Closure, Fails, Line
+from small import Fails, Line
 from stratagem_fsdp import FSDPStrategy
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 

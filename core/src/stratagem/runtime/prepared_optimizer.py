@@ -97,7 +97,8 @@ class PreparedOptimizer(Optimizer):
     def __getattr__(self, name: str) -> Any:
         if name in PreparedOptimizer.__slots__:  # while it is made from a pickle or a copy
             raise AttributeError(name)
-        return getattr(self.inner, name)
+        value = getattr(self.inner, name)
+        return self.prepared.optimizer_method(self.index, value) if isinstance(value, MethodType) else value
 
     def __repr__(self) -> str:
         return repr(self.inner)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -167,6 +168,10 @@ class Session:
             self._watch.add(prepared, given, replaced)
         refuse_use(parameter for each in replaced if (parameter := each()) is not None)
         self._prepared[prepared] = (ledger, module)
+        for index, each in enumerate(given[: len(prepared.optimizers)]):
+            for method in (getattr(each, name, None) for name in ("train", "eval")):
+                if isinstance(method, MethodType):
+                    prepared.optimizer_method(index, method)
         # Not with several ranks alone: an engine may step flat shards in one process, too.
         if not is_direct and "whole_optimizer" not in self.run.capabilities.features:
             self._retrials[prepared] = [

@@ -5,6 +5,7 @@ from stratagem.checkpoint.failing import writing
 from stratagem.runtime.checkpoint import fitting, resumption, same_ranks
 from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
+    common_states,
     describe_optimizer,
     load_optimizer,
     optimizer_replicas,
@@ -14,6 +15,7 @@ from stratagem.strategies.optimizer_state import (
 
 __all__ = [
     "TensorInfo",
+    "common_states",
     "describe_optimizer",
     "fitting",
     "load_model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,7 @@ def optimizer_tensors(original_module: nn.Module, optimizers: Sequence[Optimizer
     tensors: dict[str, torch.Tensor] = {}
     for index, optimizer in enumerate(optimizers):
         names = _names_in(original_module, optimizer)
-        for parameter, state in optimizer.state.items():
+        for parameter, state in states_by_parameter(optimizer):
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     tensors[f"optimizer/{index}/{names[id(parameter)]}/{key}"] = value
@@ -38,7 +39,7 @@ def optimizer_tensors(original_module: nn.Module, optimizers: Sequence[Optimizer
 
 
 def describe_optimizer(original_module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return what isn't saved as a tensor: groups with parameter names, and other state values.
+    """Return what isn't saved as a tensor: groups with parameter names, and other states.
 
     Raises:
         CheckpointError: the optimizer has a parameter that isn't one of the module.
@@ -50,10 +51,25 @@ def describe_optimizer(original_module: nn.Module, optimizer: Optimizer) -> dict
     ]
     values = {
         names[id(parameter)]: others
-        for parameter, state in optimizer.state.items()
+        for parameter, state in states_by_parameter(optimizer)
         if (others := {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
     }
-    return {"class": type(optimizer).__name__, "groups": groups, "values": values}
+    return {
+        "class": type(optimizer).__name__,
+        "groups": groups,
+        "values": values,
+        "common": common_states(optimizer),
+    }
+
+
+def states_by_parameter(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
+    """Yield each parameter's state."""
+    return ((key, state) for key, state in optimizer.state.items() if isinstance(key, torch.Tensor))
+
+
+def common_states(optimizer: Optimizer) -> dict[Any, Any]:
+    """Return what an optimizer has under keys of its own in `state`, as a count for all parameters."""
+    return {key: state for key, state in optimizer.state.items() if not isinstance(key, torch.Tensor)}
 
 
 def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> Iterator[tuple[str, Any]]:
@@ -70,7 +86,7 @@ def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> It
         return
     counts: dict[torch.device, list[torch.Tensor]] = {}
     others = []
-    for state in optimizer.state.values():
+    for _, state in states_by_parameter(optimizer):
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):
             # torch.cat takes no DTensors beside plain tensors.
@@ -153,9 +169,10 @@ def load_optimizer(
         if kept is None or names[id(p)] in kept
     }
     positions = iter(range(len(parameters)))
+    common: dict[Any, Any] = deepcopy(description.get("common", {}))
     optimizer.load_state_dict(
         {
-            "state": {position: state for position, state in states.items() if state},
+            "state": {**common, **{position: state for position, state in states.items() if state}},
             "param_groups": [
                 {**group, "params": [next(positions) for _ in own]}
                 for group, own in zip(description["groups"], ours)

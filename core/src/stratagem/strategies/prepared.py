@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -221,6 +222,21 @@ class Prepared:
         raise ConfigError(
             f"{type(optimizer).__name__} steps parameters of {type(self.original_module).__name__}, and setup() "
             "didn't get it: pass optimizers to setup() with their module, and step those that it returns"
+        )
+
+    def optimizer_method(self, index: int, method: MethodType) -> Any:
+        """Return a method of the user's optimizer that torch's optimizers don't have, as a loop gets it.
+
+        `setup` asks for `train` and `eval`, by which an optimizer without a schedule exchanges parameters.
+
+        Raises:
+            ConfigError: this rank doesn't have the parameters and states that the method may look at or change.
+        """
+        if self.has_all_states:
+            return method
+        raise ConfigError(
+            f"{type(method.__self__).__name__}.{method.__name__} can't be called where each rank has the states of "
+            "some parameters: choose an optimizer for which step() is enough, or strategy ddp"
         )
 
     def steps_all_at_once(self, index: int) -> bool:

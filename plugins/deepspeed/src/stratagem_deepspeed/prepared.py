@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -336,6 +337,15 @@ class DeepSpeedPrepared(Prepared):
         if self.stage == 0 or self._world_size == 1:
             return super().optimizer_state(index)
         return StatesOfPart(self.optimizers[index], f"deepspeed's stage {self.stage}")
+
+    def optimizer_method(self, index: int, method: MethodType) -> Any:
+        if self.stage == 0:
+            return super().optimizer_method(index, method)
+        raise ConfigError(
+            f"{type(method.__self__).__name__}.{method.__name__} can't be called under deepspeed's stage "
+            f"{self.stage}, whose engine steps flat copies of parameters: choose an optimizer for which step() is "
+            "enough, or strategy ddp"
+        )
 
     def optimizer_state_dict(self, index: int) -> dict[str, Any]:
         """Return it at stage 0, and in one process at stages 1 and 2.

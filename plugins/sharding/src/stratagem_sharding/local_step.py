@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from stratagem.sdk.states import common_states
 from stratagem.sdk.torch_private import without_subclass_functions
 from stratagem_sharding.torch_private import local_shard, with_shard
 from stratagem_sharding.whole_tensors import hold_whole, shard_like
@@ -100,7 +101,7 @@ class LocalStep:
         optimizer = self._optimizer
         self._whole = [list(group["params"]) for group in optimizer.param_groups]
         self._state, self._owner = optimizer.state, {}
-        local_state = defaultdict(dict, others_of(self._state))
+        local_state = defaultdict(dict, common_states(optimizer))
         with torch.no_grad(), without_subclass_functions():
             for group, whole in zip(optimizer.param_groups, self._whole):
                 group["params"][:] = [self._local(parameter) for parameter in whole]
@@ -151,11 +152,6 @@ class LocalStep:
         shard.grad = _to_local(parameter.grad)
         self._owner[shard] = parameter
         return shard
-
-
-def others_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return what an optimizer has under keys that are no tensors, such as a count for all parameters."""
-    return {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
 
 
 def _to_local(value: Any) -> Any:

@@ -35,7 +35,7 @@ NAMES = frozenset(
 """Those that change one number, or several, by many elements; `linalg_` is the beginning of further ones."""
 
 
-class MixingOperations(TorchDispatchMode):  # type: ignore[misc]  # torch has no types for it
+class MixingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """Around the step of an optimizer: finds an operation that mixes the elements of a tensor.
 
     Attributes:
@@ -43,7 +43,7 @@ class MixingOperations(TorchDispatchMode):  # type: ignore[misc]  # torch has no
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self.found = ""
 
     def __torch_dispatch__(

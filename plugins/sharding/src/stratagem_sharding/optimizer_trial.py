@@ -6,7 +6,7 @@ import itertools
 import random
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from math import prod
 from typing import Any, NamedTuple
@@ -17,12 +17,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stratagem.sdk.shards import CUTS, Cut
+from stratagem.sdk.states import common_states
 from stratagem_sharding.mixing_operations import MixingOperations
 
 __all__ = ["why_not"]
 
 SCALES = (1.0, 1e-3, 1e3, 10.0)
 """Scales of the gradients, step by step, so that any limit on a norm applies in one of them."""
+APART = 30.0
+"""How much larger the gradients of every other tensor are at times."""
 LATER = (16, 128, 1024, 16384)
 """What an optimizer is made to count between further steps: some begin to mix elements after a number of steps."""
 FURTHER = 6
@@ -62,13 +65,23 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
         errors: list[Exception] = []
         for how in attempts:
             try:
-                return _try(optimizer, cuts, how)
+                reason = _try(optimizer, cuts, how)
             except _NotTriedError as error:
                 errors.append(error.error)
+                continue
+            if reason is None and not how.closure and not _is_torchs(optimizer):
+                with suppress(_NotTriedError):
+                    reason = _try(optimizer, cuts, how._replace(closure=True))
+            return reason
     return (
         f"a copy of it couldn't be tried on small tensors ({type(errors[0]).__name__}: {errors[0]}); if it treats "
         f"each element of a parameter separately, say {_ELEMENTWISE} = True in its class"
     )
+
+
+def _is_torchs(optimizer: Optimizer) -> bool:
+    """Whether its step is torch's, which calls a closure before anything else, except that of LBFGS."""
+    return type(optimizer).step.__module__.startswith("torch.optim.")
 
 
 class _How(NamedTuple):
@@ -103,7 +116,13 @@ def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
         plan = [(scale, 0) for scale in SCALES] + [(1.0, 0)] * FURTHER
         plan += [(1.0, count) for later in LATER for count in (later, 0)]
         for step, (scale, count) in enumerate(plan):
-            grads = [[scale * _random(p, generator) for p in group] for group in groups]
+            # Every other tensor has larger ones in every other step, so that what is decided by all differs from what
+            # is decided by some.
+            larger = APART ** (step % 2)
+            grads = [
+                [scale * larger ** (at % 2) * _random(p, generator) for at, p in enumerate(group)]
+                for group in groups
+            ]
             before = whole.values()
             if count:
                 for each in (whole, *parts):
@@ -130,6 +149,13 @@ def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
                 )
         if not all(map(_moved, groups, whole.values())):
             raise _NotTriedError(ValueError("it left some of them as they were"))
+        if cut == "flat" and whole.common_states():
+            return "it has states of no parameter, and an engine of flat shards expects each to be one's"
+        if cut == "parameters" and whole.moves_first:
+            return f"it needs {_NEEDS[cut]}: it changes them before its closure computes a loss"
+        if mixing.found and cut == "parameters" and whole.common:
+            # As a rate for all parameters, which grows by a limited factor at first, whatever gradients are.
+            return f"it needs {_NEEDS[cut]}: its steps change {whole.common!r} of all by their values"
         if mixing.found and cut and cut != "parameters":
             # What it does with the result may depend on values that these tensors didn't have.
             return (
@@ -187,6 +213,14 @@ class _Copy:
             train()  # as an optimizer without a schedule has to be called before it steps
         self._numbers: dict[Any, float] = {}
         """What `_numbered` had before the last step."""
+        self.moves_first = False
+        """Whether a step has changed parameters before it called its closure."""
+        self.common = ""
+        """The name of a number of a group or of the optimizer that a step has changed, other than to count."""
+
+    def common_states(self) -> dict[Any, Any]:
+        """Return the states that are of no parameter."""
+        return common_states(self._optimizer)
 
     def values(self) -> list[list[torch.Tensor]]:
         """Return what its parameters are now, by group."""
@@ -195,9 +229,11 @@ class _Copy:
     def step(self, grads: list[list[torch.Tensor]], how: _How) -> None:
         self._numbers = {place: float(holder[key]) for place, (holder, key) in self._numbered().items()}
 
-        calls = itertools.count(1)
+        calls, at_first = itertools.count(1), self.values()
 
         def assign() -> float:
+            now = self.values()
+            self.moves_first |= not all(map(torch.equal, itertools.chain(*at_first), itertools.chain(*now)))
             smaller = 1 / next(calls)  # the loss and its slope: a search along a line goes on, and ends
             for group, own in zip(self.groups, grads):
                 for parameter, grad in zip(group, own):
@@ -208,11 +244,15 @@ class _Copy:
 
         # Past schedulers and whatever else has replaced `step` of the object.
         step = type(self._optimizer).step
+        before = {place: float(holder[key]) for place, (holder, key) in self._common().items()}
         if how.closure:
             step(self._optimizer, assign)
         else:
             assign()
             step(self._optimizer)
+        for (at, key), (holder, _) in self._common().items():
+            if float(holder[key]) - before.get((at, key), holder[key]) not in (0, 1):
+                self.common = self.common or str(key)
 
     def count_on(self, count: int) -> None:
         """Go on as if there had been `count - 1` steps: sets each number that the last step has raised by 1."""
@@ -227,10 +267,21 @@ class _Copy:
 
     def _numbered(self) -> dict[Any, tuple[dict[Any, Any], Any]]:
         """Return where the optimizer has numbers: in its states, its groups and its attributes."""
-        optimizer = self._optimizer
         parameters = [parameter for group in self.groups for parameter in group]
-        holders = [optimizer.state.get(each, {}) for each in parameters]
-        holders += [*optimizer.param_groups, vars(optimizer)]
+        return self._numbers_in(
+            [*(self._optimizer.state.get(each, {}) for each in parameters), *self._shared]
+        )
+
+    def _common(self) -> dict[Any, tuple[dict[Any, Any], Any]]:
+        """Return where it has numbers for several parameters."""
+        return self._numbers_in(self._shared)
+
+    @property
+    def _shared(self) -> list[dict[Any, Any]]:
+        return [*self._optimizer.param_groups, vars(self._optimizer)]
+
+    @staticmethod
+    def _numbers_in(holders: list[dict[Any, Any]]) -> dict[Any, tuple[dict[Any, Any], Any]]:
         return {
             (at, key): (holder, key)
             for at, holder in enumerate(holders)

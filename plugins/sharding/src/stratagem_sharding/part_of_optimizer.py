@@ -141,10 +141,11 @@ def load_part(groups: list[dict[str, Any]], part: Optimizer, state_dict: dict[st
             optimizer and its schedulers have these very dicts.
         part: its groups are those of `groups`, with this rank's parameters.
         state_dict: as `torch.optim.Optimizer.state_dict` returns it; may lack states of other ranks' parameters.
+            What it has under keys of the optimizer's own is loaded, too.
     """
     parameters = [parameter for group in groups for parameter in group["params"]]
     positions = {id(parameter): position for position, parameter in enumerate(parameters)}
-    states: dict[int, Any] = {}
+    states = {key: value for key, value in state_dict["state"].items() if not isinstance(key, int)}
     own: list[dict[str, Any]] = []
     count = 0
     for saved, local in zip(state_dict["param_groups"], part.param_groups):

@@ -10,8 +10,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
+from stratagem.sdk.states import common_states
 from stratagem.sdk.torch_private import without_subclass_functions
-from stratagem_sharding.local_step import LocalStep, others_of
+from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.torch_private import local_shard
 from stratagem_sharding.whole_steps.owners import Owners
 from stratagem_sharding.whole_steps.seen_parameters import SeenParameters
@@ -66,7 +67,7 @@ class OwnedStep(LocalStep):
                     shown[id(parameter)] = whole = self._seen.show(parameter, value, grad)
                     self._owner[whole] = parameter
             self._wholes = [shown.get(id(each)) for each in self._stepped]
-            optimizer.state = defaultdict(dict, others_of(self._state))
+            optimizer.state = defaultdict(dict, common_states(optimizer))
             for group, before in zip(optimizer.param_groups, self._whole):
                 group["params"].clear()
                 for each in before:

@@ -10,8 +10,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from stratagem.errors import ConfigError
+from stratagem.sdk.states import common_states
 from stratagem.sdk.torch_private import without_subclass_functions
-from stratagem_sharding.local_step import LocalStep, others_of
+from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.whole_steps.seen_parameters import SeenParameters
 from stratagem_sharding.whole_tensors.gathering import gather_without_agreement, write
 
@@ -46,7 +47,7 @@ class ReplicatedStep(LocalStep):
         optimizer = self._optimizer
         self._whole = [list(group["params"]) for group in optimizer.param_groups]
         self._state, self._owner = optimizer.state, {}
-        optimizer.state = defaultdict(dict, others_of(self._state))
+        optimizer.state = defaultdict(dict, common_states(optimizer))
         for group, before in zip(optimizer.param_groups, self._whole):
             group["params"][:] = [self._gathered(each) for each in before]
             for seen, parameter in zip(group["params"], before):

@@ -22,7 +22,8 @@ class SeenParameters:
         """Return what stands for a sharded parameter, with a value and a gradient that are whole."""
         _, seen = self._seen.setdefault(id(sharded), (sharded, nn.Parameter(value, sharded.requires_grad)))
         seen.data, seen.grad = value, grad
-        return seen.requires_grad_(sharded.requires_grad)
+        seen.requires_grad_(sharded.requires_grad)
+        return seen
 
     def empty(self) -> None:
         """Let go of values and gradients."""
