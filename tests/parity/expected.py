@@ -30,7 +30,7 @@ NO_SEQUENTIAL = "has no nn.Sequential of at least two layers to be the pipeline"
 REFUSALS: tuple[Refusal, ...] = (
     # What a strategy doesn't declare.
     Refusal(
-        (*FSDP, "ddp_sharded", "ddp_fully_sharded", "model_parallel", "pipeline", *DEEPSPEED),
+        ("ddp_sharded", "pipeline", *DEEPSPEED),
         ("lbfgs", "lbfgs_strong_wolfe"),
         "can't do this: an optimizer that evaluates the loss several times per step",
     ),
@@ -55,9 +55,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "can't do this: sparse gradients",
     ),
     Refusal(DEEPSPEED, ("adafactor", "users_global_norm"), "on shards, for it needs whole tensors"),
-    Refusal(
-        (*SHARDS, "ddp_sharded"), ("users_global_norm",), "on shards, for it needs all parameters at once"
-    ),
+    Refusal(("ddp_sharded",), ("users_global_norm",), "on shards, for it needs all parameters at once"),
     # What depends on the rank or changes on the way.
     Refusal(
         DDP,

@@ -999,6 +999,247 @@ def ascending_optimizer(run: Loop) -> None:
         run.note("loss", run.mean(torch.as_tensor(optimizer.step(closure))))
 
 
+class Lookahead(torch.optim.Optimizer):
+    """Lets another optimizer step, and goes half of the way back after every second step."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        self.base, self.count = base, 0
+        super().__init__(base.param_groups, {})
+        self.param_groups = base.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for p in parameters:
+            if "slow" not in self.state[p]:
+                self.state[p]["slow"] = p.clone()
+        self.base.step()
+        self.count += 1
+        if self.count % 2 == 0:
+            for p in parameters:
+                p.copy_(self.state[p]["slow"].lerp_(p, 0.5))
+
+
+class Whitened(torch.optim.Optimizer):
+    """As Shampoo: multiplies a gradient by a matrix that it keeps for its rows."""
+
+    def __init__(self, params: Any, lr: float = 0.05) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                rows = p.grad.reshape(len(p), -1)
+                if "left" not in self.state[p]:
+                    self.state[p]["left"] = torch.eye(len(rows), dtype=p.dtype)
+                self.state[p]["left"] += rows @ rows.T
+                p.sub_(group["lr"] * torch.linalg.solve(self.state[p]["left"], rows).view_as(p))
+
+
+@row
+def lookahead(run: Loop) -> None:
+    """An optimizer that lets Adam step."""
+    model, optimizer = ready(
+        run, lambda module: Lookahead(torch.optim.Adam(module.parameters(), lr=0.01, eps=1e-3))
+    )
+    for x, y in run.batches(5):
+        step(run, model, optimizer, x, y)
+
+
+@row
+def lookahead_of_matrices(run: Loop) -> None:
+    """An optimizer that lets one step that needs whole matrices."""
+    model, optimizer = ready(run, lambda module: Lookahead(Whitened(module.parameters())))
+    for x, y in run.batches(5):
+        step(run, model, optimizer, x, y)
+
+
+class Counting(torch.optim.Optimizer):
+    """As MADGRAD: has a count for all parameters in its states."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        self.state["count"] = self.state.get("count", 0) + 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                mean = self.state[p].setdefault("mean", torch.zeros_like(p))
+                p.sub_(group["lr"] / self.state["count"] * mean.lerp_(p.grad, 0.5))
+
+
+@row
+def count_for_all(run: Loop) -> None:
+    """A state of no parameter, saved and loaded."""
+    model, optimizer = ready(run, lambda module: Counting(module.parameters()))
+    state = {"model": model, "optimizer": optimizer}
+    for index, (x, y) in enumerate(run.batches(5)):
+        step(run, model, optimizer, x, y)
+        if index == 2:
+            run.save("middle", state)
+            run.load("middle", state)
+
+
+class Swapping(torch.optim.Optimizer):
+    """As an optimizer without a schedule: evaluated with averages, which `train` and `eval` exchange."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr, "averaged": False})
+
+    def train(self) -> None:
+        self._swap(False)
+
+    def eval(self) -> None:
+        self._swap(True)
+
+    @torch.no_grad()
+    def _swap(self, averaged: bool) -> None:
+        for group in self.param_groups:
+            for p in group["params"] if group["averaged"] is not averaged else ():
+                if "other" in self.state[p]:
+                    other = self.state[p]["other"].clone()
+                    self.state[p]["other"].copy_(p)
+                    p.copy_(other)
+            group["averaged"] = averaged
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        for group in self.param_groups:
+            for p in group["params"]:
+                if "other" not in self.state[p]:
+                    self.state[p]["other"] = p.clone()
+                p.sub_(group["lr"] * p.grad)
+                self.state[p]["other"].lerp_(p, 0.25)
+
+
+@row
+def averages_swapped_by_the_optimizer(run: Loop) -> None:
+    """`optimizer.train()` and `optimizer.eval()`, which exchange parameters."""
+    model, optimizer = ready(run, lambda module: Swapping(module.parameters()))
+    for x, y in run.batches(4):
+        optimizer.train()
+        step(run, model, optimizer, x, y)
+        optimizer.eval()
+        with torch.no_grad():
+            run.note("loss", run.mean(F.mse_loss(model(x), y)))
+
+
+class OneNorm(torch.optim.SGD):
+    """Clips the norm of all gradients itself."""
+
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.05)
+        return super().step(closure)
+
+
+@row
+def one_norm_from_a_rate_of_zero(run: Loop) -> None:
+    """An optimizer that clips all gradients, and a schedule that begins with 0."""
+    model, optimizer = ready(run, lambda module: OneNorm(module.parameters(), lr=0.3, momentum=0.9))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda index: index / 3)
+    for x, y in run.batches(5):
+        step(run, model, optimizer, x, y)
+        scheduler.step()
+
+
+class OneRate(torch.optim.Optimizer):
+    """As Prodigy: one rate for all, which grows by a tenth at most, by how far all have come."""
+
+    def __init__(self, params: Any, lr: float = 0.02) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        come = length = 0.0
+        parameters = [(group, p) for group in self.param_groups for p in group["params"]]
+        for _, p in parameters:
+            first = self.state[p].setdefault("first", p.clone())
+            come += float((p.grad * (first - p)).sum())
+            length += float(p.grad.abs().sum())
+        for group in self.param_groups:
+            group["lr"] = max(group["lr"], min(1.1 * group["lr"], 3 * come / length))
+        for group, p in parameters:
+            p.sub_(group["lr"] * p.grad)
+
+
+@row
+def one_rate_for_all(run: Loop) -> None:
+    """An optimizer that computes one rate from all gradients."""
+    model, optimizer = ready(run, lambda module: OneRate(module.parameters()))
+    for x, y in run.batches(6):
+        step(run, model, optimizer, x, y)
+        run.note("lr", optimizer.param_groups[0]["lr"])
+
+
+class Projecting(torch.optim.SGD):
+    """As AdamP: takes away what lengthens a row, where gradients are nearly orthogonal to it."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.dim() > 1:
+                    unit = p / p.norm(dim=1, keepdim=True)
+                    along = (p.grad * unit).sum(1, keepdim=True)
+                    if float((along / p.grad.norm(dim=1, keepdim=True)).abs().max()) < 0.9:
+                        p.grad.sub_(along * unit)
+        return super().step(closure)
+
+
+@row
+def projected_where_orthogonal(run: Loop) -> None:
+    """An optimizer that mixes elements where values of a whole matrix say so."""
+    model, optimizer = ready(run, lambda module: Projecting(module.parameters(), lr=0.1, momentum=0.9))
+    for x, y in run.batches(5):
+        step(run, model, optimizer, x, y)
+
+
+class Ahead(torch.optim.SGD):
+    """Computes gradients where momentum is going to lead."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if "momentum_buffer" in self.state[p]:
+                        p.sub_(self.state[p]["momentum_buffer"], alpha=0.05)
+        loss = torch.enable_grad()(closure)()
+        super().step()
+        return loss
+
+
+@row
+def moved_before_the_closure(run: Loop) -> None:
+    """An optimizer that changes parameters before its closure computes a loss."""
+    model, optimizer = ready(run, lambda module: Ahead(module.parameters(), lr=0.1, momentum=0.9))
+    closures(run, model, optimizer)
+
+
+@row
+def line_search(run: Loop) -> None:
+    """LBFGS along a line, which evaluates its closure as often as losses say."""
+    model, optimizer = ready(
+        run, lambda module: torch.optim.LBFGS(module.parameters(), max_iter=3, line_search_fn="strong_wolfe")
+    )
+    closures(run, model, optimizer)
+
+
+def closures(run: Loop, model: Any, optimizer: Any) -> None:
+    for x, y in run.batches(3):
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            run.backward(loss, model)
+            return loss
+
+        run.note("loss", run.mean(torch.as_tensor(optimizer.step(closure))))
+
+
 # Optimizers ---------------------------------------------------------------------------------------
 
 
@@ -2129,3 +2370,15 @@ OF_SHARDS = (
     "caught_and_stepped",
 )
 """Rows that a strategy which shards parameters has to show whole tensors to, or to refuse."""
+OF_OPTIMIZERS = (
+    "lookahead",
+    "lookahead_of_matrices",
+    "count_for_all",
+    "averages_swapped_by_the_optimizer",
+    "one_norm_from_a_rate_of_zero",
+    "one_rate_for_all",
+    "projected_where_orthogonal",
+    "moved_before_the_closure",
+    "line_search",
+)
+"""Rows whose optimizers look at more than one element, keep more than states of parameters, or do more than step."""

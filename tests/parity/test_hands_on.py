@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stratagem_model_parallel.conformance import whatever_can_be
 
-from tests.parity.hands_on_rows import OF_REPLACED, ROWS
+from tests.parity.hands_on_rows import OF_OPTIMIZERS, OF_REPLACED, ROWS
 from tests.support.hands_on import Loop, column_of, run_plainly, run_program, run_rows
 
 SHORT = (
@@ -43,13 +43,19 @@ EQUAL_ANYWHERE = (
     "option_switched_on",
 )
 REFUSED_ON_SHARDS = {
-    "attribute_switched_on": "all parameters at once",
     "clip_of_an_older_list": "had before setup()",
     "average_of_an_older_list": "had before setup()",
     "weights_swapped_by_data": "hold a copy",
     "gradients_in_one_buffer": "part of a larger tensor",
     "gradients_of_a_copy": "other values on each rank",
     "normalizer_of_its_own": "differs between ranks",
+}
+REFUSED_OF_OPTIMIZERS = {
+    "averages_swapped_by_the_optimizer": "train can't be called where each rank has the states",
+    "one_norm_from_a_rate_of_zero": "all parameters at once",
+    "one_rate_for_all": "its steps change 'lr' of all",
+    "moved_before_the_closure": "it changes them before its closure",
+    "line_search": "all parameters at once",
 }
 REFUSED_ON_COPIES = {
     "assigned_before_backward": "a backward was added to it",
@@ -93,6 +99,14 @@ def test_what_a_strategy_has_replaced(strategy: str, refused: dict[str, str]) ->
     outcomes = run_rows(strategy, OF_REPLACED, devices=2)
     assert [str(each) for each in outcomes.values() if not each.is_right] == []
     assert {outcomes[name].verdict for name in EQUAL_ANYWHERE} == {"equal"}
+    assert [name for name, words in refused.items() if words not in outcomes[name].sentence] == []
+
+
+@pytest.mark.parametrize(("strategy", "refused"), [("fsdp", {}), ("ddp_sharded", REFUSED_OF_OPTIMIZERS)])
+def test_optimizers_that_see_more_than_elements(strategy: str, refused: dict[str, str]) -> None:
+    outcomes = run_rows(strategy, OF_OPTIMIZERS, devices=2)
+    expected = {name: "refused" if name in refused else "equal" for name in OF_OPTIMIZERS}
+    assert {name: each.verdict for name, each in outcomes.items()} == expected
     assert [name for name, words in refused.items() if words not in outcomes[name].sentence] == []
 
 

@@ -133,7 +133,7 @@ def test_refusals_name_cells_that_there_are() -> None:
     assert all(refusal.piece for refusal in REFUSALS)
     assert all(cells.reason for cells in OPEN)
     assert expected_refusals("residual_mlp", "ddp") == []
-    assert expected_refusals("lbfgs", "fsdp ×4") != []
+    assert expected_refusals("lbfgs", "ddp_sharded") != []
 
 
 def test_ranks_share_a_batch_out() -> None:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from whole_optimizers import Sharpness
 
 from stratagem.sdk.shards import CUTS, Cut
+from tests.parity.hands_on_rows import Ahead, Counting, Swapping
 
 
 def net() -> nn.Sequential:
@@ -161,6 +162,99 @@ def test_a_schedule_that_warms_up_from_zero_hides_nothing(rate: Any) -> None:
 def test_what_leaves_parameters_as_they_are_isnt_tried() -> None:
     assert why_not(Rated(net().parameters()), CUTS) is None
     assert "it left some of them as they were" in str(why_not(Rated(net().parameters(), rate=0.0), CUTS))
+
+
+class Standardized(Optimizer):
+    """Divides by a deviation, which is NaN of a single row."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
+        for group in self.param_groups:
+            for p in group["params"]:
+                variance = (p.grad - p.grad.mean(0)).square().sum(0) / (len(p) - 1)
+                p.sub_(group["lr"] * p.grad / variance.sqrt())
+
+
+class Warmed(torch.optim.SGD):
+    """Counts on a rate by itself, which depends on no gradient."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["lr"] *= 1.1
+        return super().step(closure)
+
+
+class Rarely(torch.optim.SGD):
+    """Mixes elements where gradients are smaller than any of the trial's."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if float(p.grad.norm()) < 1e-30:
+                    p.grad.sub_(p.grad.mean())
+        return super().step(closure)
+
+
+class Growing(torch.optim.SGD):
+    """Its rate grows by a fiftieth at most, which is always so at first."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        total = sum(float(p.grad.norm()) for group in self.param_groups for p in group["params"])
+        for group in self.param_groups:
+            group["lr"] *= 1 + min(0.02, total)
+        return super().step(closure)
+
+
+def reason(make: Any, *cuts: Cut) -> str:
+    return str(why_not(make([nn.Parameter(torch.randn(2, 6)), nn.Parameter(torch.randn(8))]), cuts))
+
+
+def test_numbers_that_are_none_agree_with_nothing() -> None:
+    of_two_rows = Standardized([nn.Parameter(torch.randn(2, 6))])
+    assert "came to other numbers in step 1" in str(why_not(of_two_rows, ["rows"]))
+
+
+def test_what_mixes_elements_by_values_alone_is_seen_by_its_operations() -> None:
+    """Whether it does depends on gradients, and those of the trial may be none of them."""
+    assert "of one was computed in a trial" in reason(lambda p: Rarely(p, lr=0.1), "rows")
+    assert reason(lambda p: Rarely(p, lr=0.1), "parameters") == "None"
+
+
+def test_a_number_of_all_parameters_that_gradients_change() -> None:
+    """Its growth is limited, so that it is the same at first, whatever some of the parameters do."""
+    assert "its steps change 'lr' of all by their values" in reason(
+        lambda p: Growing(p, lr=0.1), "parameters"
+    )
+    assert reason(lambda p: Warmed(p, lr=0.1), "parameters", "rows") == "None"
+
+
+def test_parameters_that_are_changed_before_the_closure() -> None:
+    assert "changes them before its closure" in reason(lambda p: Ahead(p, lr=0.1, momentum=0.9), "parameters")
+    assert reason(lambda p: Ahead(p, lr=0.1, momentum=0.9), "rows") == "None"
+
+
+def test_states_of_no_parameter_are_none_for_flat_shards() -> None:
+    assert "it has states of no parameter" in reason(Counting, "flat")
+    assert reason(Counting, "rows", "columns", "parameters") == "None"
+
+
+def test_an_optimizer_that_is_told_to_train_first() -> None:
+    class Told(Swapping):
+        def step(self, closure: Any = None) -> None:
+            assert self.is_training, "call train() first"
+            super().step(closure)
+
+        is_training = False
+
+        def train(self) -> None:
+            self.is_training = True
+
+    assert reason(Told, "rows") == "None"
 
 
 def test_without_cuts_it_is_only_tried() -> None:
