@@ -84,7 +84,7 @@ def _kinds() -> dict[str, Make]:
     kinds["Adam capturable"] = lambda p: torch.optim.Adam(p, lr=0.01, capturable=True)
     kinds["Adam lr=tensor"] = lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01), foreach=False)
     kinds["Muon"] = lambda p: torch.optim.Muon([each for each in p if each.dim() == 2], lr=0.01)
-    kinds["LBFGS"] = lambda p: torch.optim.LBFGS(p, lr=0.1)
+    kinds["LBFGS"] = lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=4)
     kinds["SparseAdam"] = lambda p: torch.optim.SparseAdam([each for each in p if len(each) == 11], lr=0.01)
     kinds["OwnGlobalNorm"] = lambda p: OwnGlobalNorm(p, lr=0.1)
     kinds["OwnRowNorm"] = OwnRowNorm

@@ -225,6 +225,30 @@ def test_what_mixes_elements_by_values_alone_is_seen_by_its_operations() -> None
     assert reason(lambda p: Rarely(p, lr=0.1), "parameters") == "None"
 
 
+class Centered(torch.optim.SGD):
+    """Takes the mean of each row away, or of each column."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.dim() > 1:
+                    p.grad.sub_(p.grad.mean(self.dim, keepdim=True))
+        return super().step(closure)
+
+    dim = 1
+
+
+class CenteredSums(Centered):
+    dim = 0
+
+
+def test_rows_that_a_step_looks_at_one_by_one_may_be_apart() -> None:
+    assert reason(lambda p: Centered(p, lr=0.1), "rows") == "None"
+    assert reason(lambda p: Centered(p, lr=0.1), "columns") != "None"
+    assert reason(lambda p: CenteredSums(p, lr=0.1), "rows") != "None"
+
+
 def test_a_number_of_all_parameters_that_gradients_change() -> None:
     """Its growth is limited, so that it is the same at first, whatever some of the parameters do."""
     assert "its steps change 'lr' of all by their values" in reason(

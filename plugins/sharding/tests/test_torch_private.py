@@ -274,3 +274,11 @@ def test_compiled_modules_are_recognised() -> None:
     assert private.is_compiled(other)
     recompute_activations([other])
     assert private.is_compiled(other)
+
+
+def test_the_dimensions_that_an_operation_got():
+    aten, x = torch.ops.aten, torch.ones(2, 3)
+    assert private.dims_of(aten.mean.dim, (x, [1]), {}) == [1]
+    assert private.dims_of(aten.max.dim, (x, -1), {}) == [-1]
+    assert private.dims_of(aten.sum.dim_IntList, (x,), {"dim": [0, 1]}) == [0, 1]
+    assert private.dims_of(aten.linalg_vector_norm.default, (x,), {}) == []

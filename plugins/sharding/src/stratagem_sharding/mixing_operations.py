@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stratagem_sharding.torch_private import TorchDispatchMode, tree_flatten
+from stratagem_sharding.torch_private import TorchDispatchMode, dims_of, tree_flatten
 
 REDUCTION = getattr(torch.Tag, "reduction", None)
 """Torch marks most of them itself, from some version on."""
@@ -38,13 +38,16 @@ NAMES = frozenset(
 class MixingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """Around the step of an optimizer: finds an operation that mixes the elements of a tensor.
 
+    Args:
+        rows_apart: whether one that mixes the elements of each row alone isn't looked for.
+
     Attributes:
         found: the first one's name, or "".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows_apart: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self.found = ""
+        self.found, self._rows_apart = "", rows_apart
 
     def __torch_dispatch__(
         self,
@@ -53,10 +56,20 @@ class MixingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if not self.found and _mixes(func) and _has_several(args):
+        if (
+            not self.found
+            and _mixes(func)
+            and _has_several(args)
+            and not self._is_within_rows(func, args, kwargs)
+        ):
             self.found = func.overloadpacket.__name__
         run: Callable[..., Any] = func
         return run(*args, **(kwargs or {}))
+
+    def _is_within_rows(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
+        dims = dims_of(operation, args, kwargs or {})
+        count = args[0].dim() if dims and isinstance(args[0], torch.Tensor) else 0
+        return self._rows_apart and bool(dims) and all(dim % count for dim in dims)
 
 
 def _mixes(operation: Any) -> bool:

@@ -112,7 +112,7 @@ def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: _How) -> str | None:
             raise _NotTriedError(error) from error
         divided = [_halves(group, cut) for group in groups] if cut else []
         parts = [_Copy(optimizer, [halves[at] for halves in divided]) for at in range(2 if cut else 0)]
-        generator, mixing = torch.Generator().manual_seed(0), MixingOperations()
+        generator, mixing = torch.Generator().manual_seed(0), MixingOperations(rows_apart=cut == "rows")
         plan = [(scale, 0) for scale in SCALES] + [(1.0, 0)] * FURTHER
         plan += [(1.0, count) for later in LATER for count in (later, 0)]
         for step, (scale, count) in enumerate(plan):
@@ -214,7 +214,7 @@ class _Copy:
         self._numbers: dict[Any, float] = {}
         """What `_numbered` had before the last step."""
         self.moves_first = False
-        """Whether a step has changed parameters before it called its closure."""
+        """Whether a step has changed parameters before it called its closure for the first time."""
         self.common = ""
         """The name of a number of a group or of the optimizer that a step has changed, other than to count."""
 
@@ -232,9 +232,11 @@ class _Copy:
         calls, at_first = itertools.count(1), self.values()
 
         def assign() -> float:
-            now = self.values()
-            self.moves_first |= not all(map(torch.equal, itertools.chain(*at_first), itertools.chain(*now)))
-            smaller = 1 / next(calls)  # the loss and its slope: a search along a line goes on, and ends
+            call = next(calls)
+            if call == 1:
+                now = itertools.chain(*self.values())
+                self.moves_first |= not all(map(torch.equal, itertools.chain(*at_first), now))
+            smaller = 1 / call  # the loss and its slope: a search along a line goes on, and ends
             for group, own in zip(self.groups, grads):
                 for parameter, grad in zip(group, own):
                     # Of each element by itself, and another one where an optimizer has moved it before a second call.

@@ -5,7 +5,7 @@ plugins/sharding/tests/test_torch_private.py fails when torch changes one, or ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from threading import Lock, local
@@ -26,6 +26,7 @@ __all__ = [
     "backward_number",
     "count_as_stepped",
     "detached",
+    "dims_of",
     "is_compiled",
     "is_of_scheduler",
     "local_shard",
@@ -163,6 +164,15 @@ class _Replaced(local):
 _REPLACED = _Replaced()
 _USERS: list[object] = []
 _LOCK = Lock()
+
+
+def dims_of(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
+    """Return the dimensions that one of torch's operations got as `dim`; empty for none, and for all."""
+    given = next(
+        (value for each, value in zip(declared_arguments(operation), args) if each.name == "dim"), None
+    )
+    dims = kwargs.get("dim", given)
+    return [dims] if isinstance(dims, int) else list(dims or ())
 
 
 @contextmanager
