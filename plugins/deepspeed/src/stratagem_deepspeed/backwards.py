@@ -1,4 +1,4 @@
-"""Orders of backwards and steps that the engine would get wrong, and gradients that it doesn't look at."""
+"""Refuses orders of backwards and steps that the engine computes wrongly, and gradients that it would ignore."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _WHAT_TO_DO = {
     True: "deepspeed can't drop it, so start again from a checkpoint",
     False: "call optimizer.zero_grad() after the exception",
 }
-"""After a backward that wasn't finished: at stages 1 to 3, and at stage 0."""
+"""What to do after a backward that didn't finish: True for stages 1 to 3, False for stage 0."""
 
 
 class Backwards:
-    """Knows which backwards there were since the last step.
+    """Tracks the backwards since the last optimizer step.
 
     Args:
-        engine: DeepSpeed's, with an optimizer.
-        stage: ZeRO's.
-        before_direct: called when a backward begins that isn't the engine's, as by `loss.backward()`.
-        named: the module's parameters.
+        engine: the DeepSpeed engine, with an optimizer.
+        stage: the ZeRO stage.
+        before_direct: called at the start of a backward that doesn't go through the engine, as `loss.backward()`.
+        named: the module's parameters with their names.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Backwards:
         self._engine, self._stage, self._before_direct = engine, stage, before_direct
         self._named = list(named)
         self._required: list[bool] | None = None
-        """Which parameters required gradients when the last forward ended."""
+        """For each parameter, its `requires_grad` at the end of the last forward."""
         self._count = 0
         self._reduced = self._failed = False
         self._forward_came = False
@@ -54,16 +54,16 @@ class Backwards:
         self._each_output = replace(engine, OUTPUT_PROLOGUE, self._begin_at_output)
 
     def remove(self) -> None:
-        """Let go of the engine."""
+        """Give the engine its own methods back."""
         put_back(self._engine, PROLOGUE, OUTPUT_PROLOGUE)
         del self._engine, self._prologue, self._each_output, self._before_direct
 
     def note_forward(self) -> None:
-        """A forward begins whose backward may come."""
+        """Record the start of a forward, if gradients are enabled."""
         self._forward_came = self._forward_came or torch.is_grad_enabled()
 
     def note_forward_end(self) -> None:
-        """A forward has ended whose backward may come."""
+        """Record which parameters require gradients at the end of a forward."""
         if self._stage and torch.is_grad_enabled():
             self._required = [parameter.requires_grad for _, parameter in self._named]
 
@@ -82,11 +82,11 @@ class Backwards:
                 )
 
     def begin(self) -> None:
-        """A backward begins.
+        """Check that a backward may begin.
 
         Raises:
-            GradientError: the engine has reduced the gradients of this step, and would add these to them wrongly; or
-                it has a part of those of another backward.
+            GradientError: the engine has already reduced the gradients of this step, and would add new ones wrongly;
+                at stage 3, no forward came before this backward; or an earlier backward didn't finish.
         """
         if self._number is not None and self._number != backward_number():
             self._failed = True
@@ -107,7 +107,7 @@ class Backwards:
             )
 
     def note_gradient(self) -> None:
-        """The engine gets a gradient.
+        """Check a backward when its gradient reaches the engine, and note which backward it is.
 
         Raises:
             GradientError: as for `begin`.
@@ -116,24 +116,24 @@ class Backwards:
         self._number = backward_number()
 
     def end(self, reduced: bool) -> None:
-        """A backward is over; `reduced` where it was the last one of a step."""
+        """Record the end of a backward; `reduced` is True for the last backward of a step."""
         self._count += 1
         self._reduced, self._number, self._forward_came = reduced, None, False
 
     def fail(self) -> None:
-        """A backward has raised."""
+        """Record that a backward raised."""
         self._failed = True
 
     @property
     def waits_for_reduction(self) -> bool:
-        """Whether gradients since the last step were accumulated, and not reduced."""
+        """Whether the gradients accumulated since the last step haven't been reduced yet."""
         return self._count > 0 and not self._reduced
 
     def check_step(self) -> None:
-        """Refuse a step on anything but what the engine has reduced.
+        """Refuse a step unless the engine has reduced the gradients that it steps with.
 
         Raises:
-            GradientError: it would be one.
+            GradientError: a backward didn't finish, its gradients weren't reduced, or there was no backward.
         """
         if self._number is not None:
             self._failed = True
@@ -151,10 +151,10 @@ class Backwards:
             )
 
     def forget(self) -> None:
-        """Gradients were stepped, or dropped."""
+        """Record that an optimizer step used the gradients, or that they were dropped."""
         self._count, self._reduced = 0, False
         if not self._stage:
-            self._failed = False  # there, gradients are the parameters' own
+            self._failed = False  # at stage 0, gradients are ordinary `.grad` tensors, which zero_grad drops
 
     def _begin_any(self) -> None:
         if not runs_own_backward(self._engine):
@@ -169,7 +169,7 @@ class Backwards:
         self._prologue()
 
     def _begin_at_output(self, gradient: torch.Tensor) -> Any:
-        # The engine calls the other one for the first backward of a graph alone.
+        # The engine calls its prologue only for the first backward of a graph; this one runs at every output.
         if self._stage and not runs_own_backward(self._engine):
             self.begin()
         return self._each_output(gradient)
@@ -183,13 +183,13 @@ class Backwards:
 
 
 def refuse_gradients(module: nn.Module, engine: Any = None) -> list[Any]:
-    """Let a backward through a module that no optimizer was set up with raise; return the handles of its hooks.
+    """Register hooks that raise at a backward through a module set up without an optimizer; return their handles.
 
-    The engine averages the gradients of what it trains: those of this module would be each rank's own.
+    The engine averages only the gradients of parameters that it trains. This module's would differ between ranks.
 
     Args:
-        module: the user's.
-        engine: which gathers its parameters, at stage 3; it would refuse in its own words.
+        module: the user's module.
+        engine: at stage 3, the engine that gathers the module's parameters. Its own error would be less helpful.
     """
 
     def refuse(*_: torch.Tensor) -> NoReturn:
@@ -206,7 +206,7 @@ def refuse_gradients(module: nn.Module, engine: Any = None) -> list[Any]:
 
 
 class WindowGradients:
-    """Gradients that micro-batches within no_sync leave on parameters, as at stages 0 and 1: they mustn't change.
+    """Checks that no one changes the gradients that micro-batches within no_sync leave on parameters (stages 0, 1).
 
     Args:
         named: parameters by their names.
@@ -217,7 +217,7 @@ class WindowGradients:
         self._versions: dict[str, tuple[Any, int]] = {}
 
     def note(self) -> None:
-        """A backward within no_sync is over."""
+        """Record the gradients after a backward within no_sync."""
         self._versions = {
             name: (ref(p.grad), tensor_version(p.grad))
             for name, p in self._named
@@ -225,15 +225,15 @@ class WindowGradients:
         }
 
     def forget(self) -> None:
-        """Gradients were reduced, or dropped."""
+        """Drop the record: gradients were reduced or dropped."""
         self._versions.clear()
 
     def check(self) -> None:
-        """Call it before the next backward of a window.
+        """Refuse gradients that changed since `note`. Call it before the next backward of an accumulation window.
 
         Raises:
-            GradientError: a gradient was changed or assigned, so that the sum is no sum over batches; or it is a view
-                of a larger tensor, which steps leave.
+            GradientError: a gradient was changed or assigned, so that it is no longer a sum over micro-batches; or it
+                is a view of a larger tensor, which the engine wouldn't follow.
         """
         for name, p in self._named:
             noted, version = self._versions.get(name, (None, 0))
@@ -255,7 +255,7 @@ class WindowGradients:
 
 
 def dropped_within_window() -> GradientError:
-    """Return what to raise where gradients are dropped that the engine has accumulated."""
+    """Return the error for dropping gradients that the engine has already accumulated."""
     return GradientError(
         "gradients were dropped after a backward within runtime.no_sync(), and deepspeed's stages 1 to 3 have "
         "accumulated them already: leave the micro-batch out before its backward, or choose strategy ddp or fsdp"
@@ -263,7 +263,7 @@ def dropped_within_window() -> GradientError:
 
 
 class EngineGradient(HeldGradient):
-    """In the place of a gradient that the engine holds."""
+    """Placeholder in `p.grad` for a gradient that the engine holds."""
 
     sentence = (
         "deepspeed's stages 1 to 3 hold the gradients after a backward, in shards, and p.grad has no values that "
@@ -273,13 +273,13 @@ class EngineGradient(HeldGradient):
 
 
 class HeldGradients:
-    """Stand-ins for gradients between a backward and the step.
+    """Puts placeholders into `p.grad` between a backward and the optimizer step.
 
     Args:
-        parameters: that the engine trains.
+        parameters: those that the engine trains.
         names: id of a parameter → its name.
-        put: gives a parameter a gradient.
-        refuse: called before a backward adds to a stand-in; None where none are placed.
+        put: function that sets the gradient of a parameter.
+        refuse: called before a backward adds to a placeholder; None registers no hooks.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class HeldGradients:
         self._placed: list[Any] = []
         self._handles: list[Any] = []
         if refuse is not None:
-            # Of a second backward of one graph, the engine learns too late.
+            # The engine notices a second backward of the same graph too late.
             def before_accumulation(_: torch.Tensor) -> None:
                 if self._there:
                     refuse()
@@ -305,9 +305,9 @@ class HeldGradients:
                 ]
 
     def place(self) -> None:
-        """Put stand-ins in the place of gradients that the engine has taken."""
+        """Put a placeholder on each parameter whose gradient the engine has taken."""
         self._there, self._placed = True, []
-        with as_plain_tensors():  # the shape of a stand-in, too, is refused otherwise
+        with as_plain_tensors():  # otherwise reading the shape of a placeholder raises, too
             for parameter in self._parameters:
                 if parameter.grad is None:
                     shape = getattr(parameter, "ds_shape", parameter.shape)
@@ -315,11 +315,11 @@ class HeldGradients:
                     self._placed.append(parameter)
 
     def was_dropped(self) -> bool:
-        """Whether a parameter that got one has no gradient now."""
+        """Whether a parameter has lost its placeholder, as by `zero_grad`."""
         return self._there and any(p.grad is None for p in self._placed)
 
     def remove(self) -> None:
-        """Take them away: the engine, and autograd, look at what is there."""
+        """Remove the placeholders: the engine and autograd would take them for gradients."""
         if not self._there:
             return
         self._there = False
@@ -328,16 +328,16 @@ class HeldGradients:
                 parameter.grad = None
 
     def release(self) -> None:
-        """Take everything off the parameters."""
+        """Remove the placeholders and the hooks."""
         self.remove()
         for handle in self._handles:
             handle.remove()
 
     def check_assigned(self) -> None:
-        """Refuse gradients that the user's code has assigned, once stand-ins are away.
+        """Refuse gradients that the user's code has assigned. Call it after `remove`.
 
         Raises:
-            GradientError: there is one.
+            GradientError: names the first parameter with an assigned gradient.
         """
         for parameter in self._parameters:
             if parameter.grad is not None:

@@ -15,19 +15,19 @@ from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
 
 class Bf16Gradients:
-    """Leaves parameters without a gradient on any rank as they are, and has ranks clip by the same norm.
+    """Keeps parameters that have no gradient on any rank unchanged, and makes all ranks clip by the same norm.
 
     Args:
-        engine: DeepSpeed's, whose optimizer is a `BF16_Optimizer`.
+        engine: the DeepSpeed engine, whose optimizer is a `BF16_Optimizer`.
         names: id of a parameter → its name.
-        device: for what is sent.
-        accumulate: micro-batches of a step.
+        device: of the tensors that collectives send.
+        accumulate: number of micro-batches per step.
 
     Attributes:
         paused: see `IdleParameters`.
 
     Raises:
-        CombinationError: a hook of the user's wouldn't see what is accumulated.
+        CombinationError: a post-accumulate hook of the user's wouldn't see the accumulated gradient.
     """
 
     def __init__(self, engine: Any, names: Mapping[int, str], device: torch.device, accumulate: int) -> None:
@@ -43,20 +43,20 @@ class Bf16Gradients:
         self._stepped: list[bool] = []
 
     def remove(self) -> None:
-        """Let go of the engine."""
+        """Give the engine its own methods back."""
         put_back(self._engine, REDUCE_ALL)
         put_back(self._zero, UPDATE_HALVES)
 
     def take_stand_ins_away(self) -> None:
-        """Do nothing: there are none."""
+        """Do nothing: no placeholders are used here."""
 
     def check_assigned(self) -> None:
-        """Do nothing: the engine has its own of what it steps."""
+        """Do nothing: the engine steps with its own copies of the gradients."""
 
     def _check_hooks(self, names: Mapping[int, str]) -> None:
         for group in self._groups:
             for parameter in group:
-                # The engine's own hook is among them.
+                # One of the hooks is the engine's own.
                 if len(post_accumulate_hooks(parameter) or ()) > 1:
                     raise CombinationError(
                         f"parameter {names[id(parameter)]!r} has a post-accumulate hook, and at stage 1 in bf16 "
@@ -70,14 +70,15 @@ class Bf16Gradients:
         used = used_anywhere(has, self._device)
         self._idle.active = {id(p) for p, there in zip(parameters, used) if there}
         self._reduce(*args, **kwargs)
-        # Ranks clip by a norm over these. The engine can't take one over nothing, and zeros add nothing.
+        # Ranks clip by the norm over these gradients. The engine can't compute a norm of no gradients, so if no
+        # parameter has one, all of them count: zeros add nothing to the norm.
         nothing = not self._idle.active
         self._zero.fp32_groups_has_gradients = [
             [nothing or id(p) in self._idle.active for p in group] for group in self._groups
         ]
 
     def before_step(self) -> None:
-        """Copy what the step mustn't change.
+        """Copy the values that the step mustn't change.
 
         Raises:
             CombinationError: see `IdleParameters.check`.

@@ -1,4 +1,4 @@
-"""Extensions that the engine compiles on first use: announced, made by one process per machine, and kept."""
+"""Extensions that the engine compiles on first use. One process per machine announces and compiles them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stratagem_deepspeed.configuration import Configuration
 
 FORGOTTEN_S = 1800.0
-"""Where no one can tell who holds a lock file, one of this age is taken for left behind."""
+"""Age at which a lock file counts as left behind, on systems that can't tell which process has it open."""
 
 _FUSED = {
     "adam": "FusedAdam",
@@ -41,7 +41,7 @@ _AIO = "#include <libaio.h>\nint main() { return io_destroy(0); }\n"
 
 
 def needed(configuration: Configuration) -> list[str]:
-    """Return what the engine is going to compile or load, by the names of its builders without "Builder"."""
+    """Return the extensions that the engine is going to load: names of its builders, without "Builder"."""
     names = []
     optimizer = configuration.tree.get("optimizer") or {}
     if not (optimizer.get("params") or {}).get("torch_adam"):
@@ -53,10 +53,10 @@ def needed(configuration: Configuration) -> list[str]:
 
 
 def check(configuration: Configuration) -> None:
-    """Refuse a run for which something can't be compiled; asked in the launching process.
+    """Refuse a run that needs an extension which can't be compiled here. Called in the launching process.
 
     Raises:
-        ConfigError: says what is missing, and how to get it.
+        ConfigError: names the missing compiler or library, and how to install it.
     """
     missing = [name for name in needed(configuration) if not _built(name)]
     if not missing:
@@ -75,10 +75,10 @@ def check(configuration: Configuration) -> None:
 
 
 def make(configuration: Configuration, collectives: Collectives) -> None:
-    """Compile missing extensions, on the first rank of each machine, then load it on every rank. Collective.
+    """Compile missing extensions on the first rank of each machine, then load them on every rank. Collective.
 
     Raises:
-        ConfigError: it can't be compiled; raised on every rank.
+        ConfigError: an extension can't be compiled. Raised on every rank.
     """
     names = needed(configuration)
     if collectives.local_rank == 0:
@@ -93,7 +93,7 @@ def make(configuration: Configuration, collectives: Collectives) -> None:
 
 
 def remove_forgotten_locks() -> list[Path]:
-    """Remove lock files of builds that were killed, for which every later one would wait for ever."""
+    """Remove lock files of killed builds: every later build would wait for them for ever."""
     removed = []
     for lock in _root().glob("*/lock"):
         if _is_forgotten(lock):
@@ -124,8 +124,8 @@ def _load(names: list[str], announce: bool) -> str:
 def _with_own_ninja() -> Iterator[None]:
     """Put this environment's ninja first on the path.
 
-    It is found there only in an activated environment; and each version of ninja has its own hashes of
-    commands, so that one takes what another has made for outdated, and compiles it all again.
+    Without an activated environment, another ninja comes first. Versions of ninja hash commands differently, so
+    that one version considers the output of another outdated and compiles everything again.
     """
     if find_spec("ninja") is None:
         yield
@@ -183,7 +183,7 @@ def _links(compiler: str) -> bool:
 
 
 def _is_forgotten(lock: Path) -> bool:
-    """Whether no process has the file open, as the one that builds has."""
+    """Whether no process has the lock file open. The process that builds keeps it open."""
     processes = Path("/proc")
     if not (processes / "self" / "fd").is_dir():
         with contextlib.suppress(OSError):

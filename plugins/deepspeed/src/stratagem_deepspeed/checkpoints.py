@@ -1,4 +1,4 @@
-"""What an engine has, in the layout that every strategy reads, and back."""
+"""Converts an engine's state to the checkpoint layout that every strategy reads, and back."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class EngineCheckpoint:
-    """Reads and writes an engine, a parameter at a time. Every method is collective.
+    """Reads and writes an engine's state, one parameter at a time. Every method is collective.
 
     Args:
-        prepared: has the engine.
-        parameters: access to its parameters.
-        states: access to its optimizer's states; None at stage 0, or where nothing is trained.
+        prepared: holds the engine.
+        parameters: access to the engine's parameters.
+        states: access to the engine's optimizer states; None at stage 0, or where nothing is trained.
         groups: the optimizer's groups and names.
         mesh: all ranks; None for one process.
 
@@ -50,7 +50,7 @@ class EngineCheckpoint:
         self._groups, self._mesh = groups, mesh
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters, of which each rank keeps some rows, and buffers."""
+        """Return parameters, of which each rank keeps a row shard, and buffers."""
         parameters, buffers = named(self._prepared.original_module)
         kept: dict[int, torch.Tensor] = {}
         for parameter in parameters.values():
@@ -60,13 +60,13 @@ class EngineCheckpoint:
         return {**tensors, **{f"model/{name}": buffer for name, buffer in buffers.items()}}
 
     def whole_parameters(self) -> dict[int, tuple[nn.Parameter, torch.Tensor]]:
-        """Every parameter with its whole value."""
+        """Return every parameter with a copy of its full value, by id."""
         return {
             id(p): (p, self.parameters.read(p).clone()) for p in self._prepared.original_module.parameters()
         }
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """The optimizer's states, cut as its parameters."""
+        """Return the optimizer states, in the same row shards as the parameters."""
         if self._states is not None:
             return self._states.read(self._keep)
         return optimizer_tensors(self._prepared.original_module, self._prepared.optimizers)
@@ -75,9 +75,9 @@ class EngineCheckpoint:
         return row_shard(whole, self._mesh)
 
     def state(self) -> dict[str, Any]:
-        """Groups, extra states of modules, the engine's scheduler and scale."""
+        """Return the optimizer's groups, extra states of modules, the engine's scheduler and its loss scale."""
         prepared = self._prepared
-        # As they are: at stage 3 no rank has parameters whole.
+        # keep_vars: at stage 3 no rank has full parameters, so only the non-tensor entries are used.
         plain_state = prepared.original_module.state_dict(keep_vars=True)
         state: dict[str, Any] = {
             "optimizers": [self._describe()] if prepared.optimizers else [],
@@ -186,12 +186,12 @@ def engine_checkpoint(
     live: Sequence[Sequence[str]],
     paused: dict[str, Scalars | None],
 ) -> EngineCheckpoint:
-    """Return access to what an engine has just been started with. Collective.
+    """Return checkpoint access to an engine that has just been started. Collective.
 
     Args:
-        prepared: has the engine.
+        prepared: holds the engine.
         request: as the `setup` hook received it.
-        config: the engine's, complete.
+        config: the engine's complete configuration.
         groups: the optimizer's groups and names.
         live: names of the parameters in each of the engine's groups.
         paused: see `IdleParameters`.

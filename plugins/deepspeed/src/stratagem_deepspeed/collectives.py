@@ -1,4 +1,4 @@
-"""The process group, of which the engine keeps references."""
+"""A process group for DeepSpeed, whose engine keeps references to process groups in globals."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stratagem_deepspeed import library
 
 
 class EngineCollectives(ProcessGroupCollectives):
-    """As its base; also sets the variables by which the engine knows its place, and drops its groups.
+    """Like its base class; also sets the environment variables that DeepSpeed reads, and drops its groups on close.
 
     Args:
-        environment: this process's place, and where the ranks meet.
-        device: where tensors are expected.
+        environment: this process's ranks, and the rendezvous address.
+        device: of the tensors that collectives take.
         backend: as "gloo" or "nccl".
-        timeout: after which a collective that a rank doesn't join fails.
+        timeout: how long a collective waits for a rank before it fails.
     """
 
     def __init__(

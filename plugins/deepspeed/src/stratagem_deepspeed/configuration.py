@@ -1,4 +1,4 @@
-"""The engine's configuration: the strategy's keywords, over them the user's own, and what the run decides."""
+"""The engine's configuration: strategy keywords, overridden by the user's configuration, completed by the run."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ AUTOMATIC = (*BATCH, "gradient_clipping")
 """Keys that the run decides where the user's configuration leaves them out, or says "auto"."""
 
 HALVES = {"bf16-mixed": "bf16", "bf16-true": "bf16", "16-mixed": "fp16", "16-true": "fp16"}
-"""Precision → the section of the configuration that has the engine compute in it."""
+"""Precision → the section of the configuration that enables it."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What is known of the engine's configuration before a run."""
+    """The engine's configuration as far as it is known before a run."""
 
     tree: Mapping[str, Any]
     """Keywords and the user's configuration, merged key by key."""
     own: Mapping[str, Any]
     """The user's configuration alone."""
     source: str
-    """How messages call the user's configuration; "" where there is none."""
+    """Name of the user's configuration in messages; "" where there is none."""
     overruled: tuple[str, ...]
-    """Keys of which the user's configuration says something else than the keywords."""
+    """Keys whose values in the user's configuration differ from the keywords."""
 
     @property
     def stage(self) -> int:
-        """Which of ZeRO's stages: 0 shares nothing out, 3 everything."""
+        """ZeRO stage: 0 shards nothing, 3 everything."""
         return int(self.tree["zero_optimization"].get("stage", 0))
 
     @property
@@ -60,7 +60,7 @@ class Configuration:
         return "scheduler" in self.tree
 
     def lines(self) -> list[str]:
-        """Lines for the printed plan: what the engine does, and what came from where."""
+        """Return lines for the printed plan: what the engine does, and where each setting came from."""
         kept = [f"optimizer states on {self.offload_optimizer}"] if self.offload_optimizer != "none" else []
         kept += [f"parameters on {self.offload_parameters}"] if self.offload_parameters != "none" else []
         lines = [f"{'deepspeed':<12}{', '.join([f'ZeRO stage {self.stage}', *kept])}"]
@@ -76,16 +76,16 @@ class Configuration:
     def half(self, precision: str) -> str | None:
         """The section "bf16" or "fp16" that the run's precision enables; None for full precision.
 
-        The engine's own 16 bits at stage 0 step Adam one step off: there, the run's precision does it all.
+        At stage 0, the engine's own 16-bit mode steps Adam off by one, so the run's precision is used instead.
         """
         return HALVES.get(precision) if self.stage > 0 else None
 
     def for_run(self, request: SetupRequest) -> dict[str, Any]:
-        """Return what the engine is given: all keys decided.
+        """Return the complete configuration for the engine.
 
         Raises:
             ConfigError: the user's configuration contradicts the run.
-            PrecisionError: likewise, of the precision.
+            PrecisionError: the user's configuration enables another precision than the run's.
         """
         tree = deepcopy(dict(self.tree))
         for key in AUTOMATIC:
@@ -140,7 +140,7 @@ class Configuration:
                 f"{self.source} has gradient_clipping={said}, and the run's gradient_clip_val is {clipping.max_norm}"
                 ": give one of the two"
             )
-        # Left out, the engine would clip at 1.0 without a word.
+        # Without this key, the engine would silently clip at 1.0.
         tree["gradient_clipping"] = float(said if said is not None else clipping.max_norm or 0.0)
 
     def _decide_precision(self, tree: dict[str, Any], request: SetupRequest) -> None:
@@ -156,7 +156,7 @@ class Configuration:
                 )
             tree[section]["enabled"] = section == wanted
         if wanted == "bf16":
-            # In 16 bits, a sum over many micro-batches would lose its last ones.
+            # A bfloat16 sum over many micro-batches would lose the last ones to rounding.
             tree.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
 
 

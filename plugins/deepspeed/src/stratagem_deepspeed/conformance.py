@@ -1,4 +1,4 @@
-"""What `stratagem conformance deepspeed`, its stages and the tests try."""
+"""Subjects of the conformance kit: one per ZeRO stage."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from stratagem_testing import StrategySubject
 
 SMALL: dict[str, object] = {
     "timeout_s": 120,
-    # Buffers for a net of a hundred numbers.
+    # Small buffers: the kit's modules have about a hundred elements.
     "reduce_bucket_size": 100_000,
     "allgather_bucket_size": 100_000,
-    # Cut every parameter: the engine leaves small ones whole.
+    # Shard every parameter: by default, the engine keeps small ones whole.
     "stage3_param_persistence_threshold": 0,
 }
 
@@ -23,7 +23,7 @@ _GATHERED_ALONE = (
 )
 
 _NO_OVERFLOW: dict[str, object] = {"initial_scale_power": 8}
-"""The engine leaves out steps whose gradients overflow in float16, as the first do with its scale of 2**16."""
+"""The engine skips steps whose gradients overflow in float16, as the first ones do at its default scale of 2**16."""
 
 SUBJECT = StrategySubject(
     "deepspeed", options=SMALL, options_for={"precisions": _NO_OVERFLOW}, waivers=_CLIPS_LATER
@@ -43,4 +43,4 @@ SUBJECTS = {
         },
     ),
 }
-"""By name: the stages. Offloading is tried by tests/test_training.py and tests/test_nvme.py."""
+"""Subjects by name, one per stage. tests/test_training.py and tests/test_nvme.py test offloading."""

@@ -1,4 +1,4 @@
-"""Sharing out a module's parameters a layer at a time, so that no rank ever holds the whole module."""
+"""Shards a module's parameters one layer at a time, so that no rank ever holds the whole module."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 Made = dict[int, tuple[torch.Tensor, torch.Tensor]]
-"""Id of a tensor on "meta" → itself, and what has taken its place."""
+"""Id of a tensor on "meta" → the tensor itself, and its replacement."""
 
 
 def materialize(request: SetupRequest, construction: Construction | None, parts: Parts) -> Made:
-    """Give parameters and buffers that are on "meta" the values that were recorded for them.
+    """Replace parameters and buffers on "meta" by tensors with the recorded values.
 
     Args:
         request: its module is changed in place.
@@ -32,10 +32,10 @@ def materialize(request: SetupRequest, construction: Construction | None, parts:
         parts: what an earlier run of this process left.
 
     Returns:
-        What took the place of what.
+        The tensors on "meta" and their replacements.
 
     Raises:
-        ConfigError: one has no source of its values.
+        ConfigError: nothing gives the values of a tensor on "meta".
     """
     made: Made = {}
     for module in request.module.modules():
@@ -47,29 +47,29 @@ def materialize(request: SetupRequest, construction: Construction | None, parts:
 def share_out(
     request: SetupRequest, construction: Construction | None, parts: Parts, config: dict[str, Any]
 ) -> Made:
-    """Shard every parameter over the ranks, from rank 0's values. Collective.
+    """Shard every parameter over the ranks, with rank 0's values. Collective.
 
-    A layer's values are made, sharded and freed before the next one's.
+    Each layer is materialized, sharded and freed before the next one.
 
     Args:
         request: its module is changed in place.
         construction: what tensors on "meta" were recorded in, if they were.
         parts: what an earlier run of this process left.
-        config: the engine's, complete.
+        config: the engine's complete configuration.
 
     Returns:
-        What took the place of what was on "meta".
+        The tensors on "meta" and their replacements.
 
     Raises:
-        ConfigError: a tensor on "meta" has no source of its values.
+        ConfigError: nothing gives the values of a tensor on "meta".
     """
     from deepspeed import zero
 
-    # Ranks number parameters alike, also where one of them has had an engine before.
+    # Ranks must number parameters equally, even if one of them has already had an engine in this process.
     begin = torch.tensor(zero.Init.param_id, device=request.device)
     number_parameters_from(int(request.collectives.all_reduce(begin, "max")))
     if request.precision.param_dtype is None:
-        # Parameters stay in 32 bits, and what holds them for the drive would round them to the configuration's 16.
+        # Parameters stay in 32 bits. With bf16 or fp16 enabled, zero.Init's buffers for NVMe would round them.
         config = {**config, **{half: {**config[half], "enabled": False} for half in ("bf16", "fp16")}}
     made: Made = {}
     cut: set[int] = set()
@@ -83,7 +83,7 @@ def share_out(
         for index, parameter in enumerate(own):
             layer.register_parameter(str(index), parameter)
         if own:
-            # Left alone, it replaces torch.nn.functional.linear for the whole process.
+            # By default, zero.Init replaces torch.nn.functional.linear for the whole process.
             init = zero.Init(
                 module=layer, config_dict_or_path=config, mem_efficient_linear=False, param_swapper=swapper
             )
@@ -96,7 +96,7 @@ def share_out(
 
 
 def number_modules(root: nn.Module) -> None:
-    """Give modules the numbers that the engine compares between ranks: the same, whatever came before."""
+    """Number modules from 0. The engine compares these numbers between ranks."""
     for number, module in enumerate(root.modules()):
         # patch: engine state
         vars(module)["ds_id"] = number
@@ -112,7 +112,7 @@ def _fill(request: SetupRequest, module: nn.Module, construction: Construction |
             )
     if construction is not None:
         for tensor, real in zip(missing, construction.materialize(missing)):
-            # The meta tensor is kept beside its value: its id is what other names know it by.
+            # Keep the meta tensor alive with its value: shared parameters are found by its id.
             made[id(tensor)] = (tensor, _alike(real, tensor))
     for name, tensor in list(own_tensors(module)):
         if tensor.is_meta:
@@ -130,14 +130,14 @@ def _alike(real: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     made = nn.Parameter(real, requires_grad=like.requires_grad)
     vars(made).update(vars(like))
     for slot in PARAMETER_HOOKS:
-        # The same dict, before the engine adds its hooks, so that the user's handles still remove theirs.
+        # The same dict object, so that the user's handles still remove their hooks.
         if hooks := getattr(like, slot):
             setattr(made, slot, hooks)
     return made
 
 
 class Traces:
-    """What the engine leaves on a module, to be taken off again. Make it before the engine."""
+    """Removes the attributes that the engine leaves on a module. Create it before the engine."""
 
     def __init__(self, root: nn.Module) -> None:
         self._root = root
@@ -145,7 +145,7 @@ class Traces:
         self._modules = {id(module): set(vars(module)) for module in root.modules()}
 
     def remove(self) -> None:
-        """Make parameters and modules plain again; values stay."""
+        """Remove the engine's attributes from parameters and modules; values stay."""
         for module in self._root.modules():
             give_plain_table(module)
             for key in set(vars(module)) - self._modules.get(id(module), set(vars(module))):

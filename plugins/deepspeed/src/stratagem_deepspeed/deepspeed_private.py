@@ -1,7 +1,7 @@
-"""What this plugin uses of DeepSpeed and torch that they keep private, and which of the engine's methods it replaces.
+"""Private names of DeepSpeed and torch that this plugin uses, and the engine's methods that it replaces.
 
-Each with the reason; what several plugins use of torch is in `stratagem_sharding.torch_private`.
-plugins/deepspeed/tests/test_deepspeed_private.py fails when DeepSpeed or torch changes one, or has a public way.
+Each has its reason. Private names of torch that several plugins use are in `stratagem_sharding.torch_private`.
+plugins/deepspeed/tests/test_deepspeed_private.py fails when DeepSpeed or torch changes one, or offers a public API.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ REPLACED = {
     ("deepspeed.runtime.engine", "DeepSpeedEngine", OUTPUT_PROLOGUE): ("grad",),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", REDUCE_ALL): ("grads", "elements_per_buffer"),
 }
-"""The engine's methods that objects of it get another in the place of, by module and class, with their arguments.
+"""Methods of the engine that are replaced on its instances: (module, class, method) → names of arguments.
 
 The engine has no hook between gradients that arrive, their reduction and the step."""
 MARKS = ("ds_", "_ds_", "_deepspeed", "_external", "pre_bwd", "post_bwd")
-"""How attributes begin that the engine leaves on modules: it has no way to take itself off."""
+"""Prefixes of the attributes that the engine leaves on modules. It has no method to remove them."""
 WITHOUT_VALUES = ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")
 """Attributes of a tensor that are the same whether it is empty or whole."""
 
 
 def runs_own_backward(engine: Any) -> bool:
-    """Whether `engine.backward` runs, and not that of a tensor. It has no public name."""
+    """Whether the current backward is `engine.backward`, not `Tensor.backward`. There is no public name for it."""
     return bool(engine._running_engine_backward)
 
 
 def replace(owner: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Have `method` called in the place of one of `REPLACED`; return the object's own."""
+    """Replace one of the methods in `REPLACED` on an instance; return the original method."""
     original: Callable[..., Any] = getattr(owner, name)
     # patch: engine methods
     setattr(owner, name, method)
@@ -52,15 +52,15 @@ def replace(owner: Any, name: str, method: Callable[..., Any]) -> Callable[..., 
 
 
 def put_back(owner: Any, *names: str) -> None:
-    """Give an object its class's methods again."""
+    """Undo `replace`: the instance uses its class's methods again."""
     for name in names:
         delattr(owner, name)
 
 
 def fragment_of(parameter: nn.Parameter) -> Any | None:
-    """Return where a parameter is in a flat tensor of stage 1 or 2, as `start` and `numel`; None on another rank.
+    """Return a parameter's `start` and `numel` in its flat tensor of stage 1 or 2; None where this rank has no part.
 
-    `deepspeed.utils.safe_get_full_fp32_param` gathers the whole, and nothing public gives the place.
+    The public `deepspeed.utils.safe_get_full_fp32_param` gathers the full parameter; no public name gives the range.
     """
     mapping = getattr(parameter, "_hp_mapping", None)
     return None if mapping is None else mapping.hp_fragment_address
@@ -72,9 +72,9 @@ def stage3_of(parameter: nn.Parameter) -> Any:
 
 
 def forget_process_groups() -> None:
-    """Drop what the engine keeps of a process group that has been closed.
+    """Drop DeepSpeed's references to a process group that has been closed.
 
-    `deepspeed.comm.destroy_process_group` does it once it has destroyed torch's group, which is not its own here.
+    `deepspeed.comm.destroy_process_group` would also destroy torch's process group, which DeepSpeed doesn't own here.
     """
     import deepspeed.comm.comm
     from deepspeed.utils import groups
@@ -85,7 +85,7 @@ def forget_process_groups() -> None:
 
 
 def number_parameters_from(number: int) -> None:
-    """Begin counting parameters here: ranks compare the numbers, and one of them may have had an engine before."""
+    """Set the number of the next parameter. Ranks compare the numbers, and one rank may have had an engine before."""
     from deepspeed import zero
 
     # patch: engine state
@@ -93,12 +93,12 @@ def number_parameters_from(number: int) -> None:
 
 
 def forget_children(engine: nn.Module) -> None:
-    """Take the user's module off an engine, which `destroy` leaves on it: who has the engine has its memory."""
+    """Remove the user's module from an engine, since `destroy` doesn't: the engine would keep its memory alive."""
     engine._modules.clear()
 
 
 def leave_forward_stack(module: nn.Module) -> None:
-    """Take a module off ZeRO stage 3's stack of running forwards, a global list that it stays on for good."""
+    """Remove a module from ZeRO stage 3's global stack of running forwards, which otherwise keeps it for ever."""
     from deepspeed.runtime.zero import parameter_offload
 
     own = set(map(id, module.modules()))
@@ -107,30 +107,30 @@ def leave_forward_stack(module: nn.Module) -> None:
 
 
 def give_plain_table(module: nn.Module) -> None:
-    """Give a module a dict of parameters again: the engine put one there that gathers what it returns."""
+    """Give a module an ordinary dict of parameters: the engine's replacement gathers each parameter on access."""
     if type(module._parameters) is not dict:
         # patch: engine state
         module.__dict__["_parameters"] = dict(module._parameters.items())
 
 
 def as_plain_tensors() -> AbstractContextManager[Any]:
-    """Around a call of torch: tensor subclasses aren't asked, as at the end of a `__torch_function__`."""
+    """Return a context in which torch ignores `__torch_function__` of tensor subclasses."""
     context: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
     return context
 
 
 def is_gathered_by_user(parameter: Any) -> bool:
-    """Whether a parameter is within a `GatheredParameters`. It has no public name."""
+    """Whether a parameter is within a `GatheredParameters` context. There is no public name for it."""
     return bool(getattr(parameter, "_ds_z3_gathered_param_context_depth", 0))
 
 
 def finds_accumulation(func: Any, args: Any) -> bool:
-    """Whether a call is torch's own `_get_grad_fn_or_grad_acc`, by which the engine counts gradients."""
+    """Whether a call is `p.view_as(p)`, from torch's `_get_grad_fn_or_grad_acc`; the engine counts gradients by it."""
     return func == torch.Tensor.view_as and args[0] is args[1]
 
 
 def is_used_by_caller(parameter: Any) -> bool:
-    """Whether a module whose forward runs has used another's parameter, which the engine then gathers for it."""
+    """Whether a module in its forward uses this parameter of another module, which the engine gathers for it."""
     from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
 
     return any(id(parameter) in getattr(module, "_external_params", ()) for module in FWD_MODULE_STACK)

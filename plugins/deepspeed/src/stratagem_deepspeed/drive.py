@@ -1,4 +1,4 @@
-"""A rank's own folder on the drive: the engine names its files by nothing but parameters and ranks."""
+"""A folder per process for offloading to NVMe: the engine's file names contain only parameter numbers and ranks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SECTIONS = ("offload_param", "offload_optimizer")
 
 
 class OwnFolders:
-    """Folders in those that a configuration names for what is on "nvme", and which only this process has.
+    """Creates folders for this process alone, inside the folders that the configuration names for "nvme".
 
-    They go with it: closed, at the end of the process, or, where that was killed, when another run comes.
+    They are removed by `close`, at the end of the process, or, if it was killed, by the next run.
 
     Args:
-        config: the engine's, complete; its paths become those of the new folders.
+        config: the engine's complete configuration; its paths are replaced by those of the new folders.
 
     Attributes:
-        paths: of the folders.
+        paths: of the new folders.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -44,12 +44,12 @@ class OwnFolders:
             options["nvme_path"] = str(made[drive])
 
     def close(self) -> None:
-        """Remove the folders with all that is in them. Nothing may use them any more."""
+        """Remove the folders with their contents. Nothing may use them any more."""
         self._close()
 
 
 def remove_forgotten(drive: str) -> None:
-    """Remove folders whose process is gone: the system has let go of its lock."""
+    """Remove folders whose process has ended: the system has released its lock."""
     for lock in Path(drive).glob(f"{PREFIX}*{LOCK}"):
         with contextlib.suppress(OSError):
             descriptor = os.open(lock, os.O_RDWR)
@@ -62,13 +62,13 @@ def remove_forgotten(drive: str) -> None:
 
 
 def _make(drive: str) -> tuple[Path, int]:
-    """Make a folder; its lock is held before there is anything to be removed."""
+    """Create a folder. Its lock is taken first, so that no other run removes the new folder."""
     while True:
         descriptor, lock = tempfile.mkstemp(LOCK, PREFIX, drive)
-        # A file system that knows no locks only keeps what a killed process leaves: no one can lock there.
+        # On a file system without locks, folders of killed processes stay: `remove_forgotten` can't lock either.
         with contextlib.suppress(OSError):
             _hold(descriptor, wait=True)
-        # Another run may have taken it for forgotten before that.
+        # Before it was locked, another run may have removed it as forgotten.
         if os.path.exists(lock):
             folder = Path(lock).with_suffix("")
             folder.mkdir()
@@ -83,7 +83,7 @@ def _hold(descriptor: int, wait: bool) -> None:
 
 
 def _remove(folders: list[Path], descriptors: list[int], owner: int) -> None:
-    # Not in a process that was forked from it.
+    # A forked child inherits the finalizer and must not remove its parent's folders.
     if os.getpid() != owner:
         return
     while folders:

@@ -1,4 +1,4 @@
-"""Which of the engine's ways to reduce and step gradients has to be followed."""
+"""Chooses the class that follows the engine's way to reduce and step gradients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stratagem_deepspeed.unsharded import WholeGradients
 def follow_gradients(
     engine: Any, stage: int, names: Mapping[int, str], request: SetupRequest, backwards: Backwards | None
 ) -> Gradients | Bf16Gradients | WholeGradients:
-    """Have an engine reduce and step what plain torch would.
+    """Make an engine reduce and step the same gradients as plain PyTorch.
 
     Args:
-        engine: DeepSpeed's, with an optimizer.
-        stage: ZeRO's.
+        engine: the DeepSpeed engine, with an optimizer.
+        stage: the ZeRO stage.
         names: id of a parameter → its name.
         request: as the `setup` hook received it.
-        backwards: notices them; None where a trainer decides about their order.
+        backwards: tracks backwards in your own training loop; None in a trainer's.
     """
     if stage == 0:
         parameters = [p for group in engine.basic_optimizer.param_groups for p in group["params"]]

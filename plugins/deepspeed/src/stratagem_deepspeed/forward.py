@@ -1,4 +1,4 @@
-"""What the engine calls: the run's module, under the run's precision."""
+"""The module that the engine calls: the run's module, under the run's precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratagem import SetupRequest
 
 
 class Computed(nn.Module):
-    """Converts inputs and enters autocast inside of the engine, which would leave it around itself."""
+    """Converts inputs and enters autocast inside of the engine, since the engine disables autocast around itself."""
 
     def __init__(self, request: SetupRequest) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Computed(nn.Module):
         self.__dict__["_original"] = request.original_module
         self._precision = request.precision
 
-    # The engine's own checkpoints have the names of the user's module.
+    # The engine's own checkpoints use the parameter names of the user's module.
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["_original"].named_parameters(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What the engine was made without, and would leave as it is."""
+"""Refuses to train parameters that the engine was created without."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from stratagem import CombinationError
 
 
 class Frozen:
-    """Refuses to continue once something is to be trained that the engine wasn't given at the start.
+    """Raises once a parameter is to be trained that the engine didn't get at the start.
 
     Args:
         names: id of a parameter of the module → its name.
-        parameters: name → parameter that the optimizer has and the engine was made without.
+        parameters: name → parameter, for parameters in the optimizer that the engine was created without.
         optimizers: those that the engine steps, as it has set them up.
-        stage: ZeRO's.
+        stage: the ZeRO stage.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class Frozen:
         self._groups = [(optimizer, len(optimizer.param_groups)) for optimizer in optimizers]
 
     def check(self) -> None:
-        """Look for parameters that aren't frozen any more, and for new groups. Called before each backward and step.
+        """Refuse unfrozen parameters and added groups. Called before each backward and step.
 
         Raises:
-            CombinationError: there is one.
+            CombinationError: names the first one.
         """
         for name, parameter in self._parameters:
             if parameter.requires_grad:
@@ -47,7 +47,7 @@ class Frozen:
         for optimizer, count in self._groups:
             added = [parameter for group in optimizer.param_groups[count:] for parameter in group["params"]]
             if added:
-                # Ending, the engine goes by the groups, too.
+                # The engine goes through the groups when it is destroyed, too.
                 del optimizer.param_groups[count:]
                 raise CombinationError(
                     f"add_param_group gave {type(optimizer).__name__} the parameter "

@@ -1,4 +1,4 @@
-"""Which parameters have a gradient in a step, and in which order ranks reduce them: the same on every rank."""
+"""Makes every rank reduce the gradients of the same parameters, in the same order."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
 
 class Gradients:
-    """Has an engine of stage 1, 2 or 3 reduce and step what plain torch would.
+    """Makes an engine of stage 1, 2 or 3 reduce and step the same gradients as plain PyTorch.
 
-    By itself it reduces gradients in the order in which they arrive, so that ranks whose batches take other ways
-    through a module add up gradients of different parameters; and it steps a parameter without a gradient with zeros,
-    or with the gradient of an earlier step.
+    By itself, the engine reduces gradients in the order in which they arrive. Ranks whose batches use different
+    layers would then add up gradients of different parameters. It also steps a parameter without a gradient, with
+    zeros or with the gradient of an earlier step.
 
     Args:
-        engine: DeepSpeed's, with an optimizer.
+        engine: the DeepSpeed engine, with an optimizer.
         stage: 1, 2 or 3.
         names: id of a parameter → its name.
-        device: for what is sent.
-        backwards: notices backwards in your own training loop; None in a trainer's.
+        device: of the tensors that collectives send.
+        backwards: tracks backwards in your own training loop; None in a trainer's.
 
     Attributes:
         paused: see `IdleParameters`.
@@ -57,14 +57,14 @@ class Gradients:
         flats = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
         self._idle = IdleParameters(zero, stage, self._groups, flats, names)
         self.paused = self._idle.paused
-        # Backward comes to the last layers first.
+        # Backward reaches the last layers first.
         self._order = [(p, index) for index, group in enumerate(self._groups) for p in group][::-1]
         self._place = {id(p): place for place, (p, _) in enumerate(self._order)}
         self._arrivals: list[int] | None = []
         self._waiting: set[int] = set()
         self._next = 0
         self._used: set[int] = set()
-        # The engine's own hook is among them.
+        # One of the hooks is the engine's own.
         self._hooks = {id(p): len(post_accumulate_hooks(p) or ()) for p, _ in self._order}
         self._hooked = {each for each, hooks in self._hooks.items() if hooks > 1}
         self._stashed: list[tuple[Any, torch.Tensor]] = []
@@ -79,14 +79,14 @@ class Gradients:
         self._step = replace(zero, STEP_GROUP, self._step_group)
 
     def remove(self) -> None:
-        """Let go of the engine."""
+        """Remove placeholders and hooks, and give the engine its own methods back."""
         self._held.release()
         put_back(self._zero, REDUCE, COMPLETE, STEP_GROUP)
 
     # In backward ------------------------------------------------------------------------------------
 
     def _arrive(self, parameter: nn.Parameter, *group: int) -> None:
-        """Reduce a parameter's gradient, which is complete now, unless those of others must be reduced first."""
+        """Reduce a parameter's gradient, which is complete now, unless the order puts other gradients first."""
         if self._stage == 1 and not self._zero.is_gradient_accumulation_boundary():
             if self._backwards is not None:
                 self._backwards.begin()
@@ -115,7 +115,7 @@ class Gradients:
             self._reduce(parameter, group)
 
     def _complete(self) -> None:
-        """Backward is over: reduce the rest, with zeros for what has no gradient here."""
+        """At the end of a backward, reduce the remaining gradients, with zeros for parameters that have none here."""
         zero = self._zero
         boundary = zero.is_gradient_accumulation_boundary()
         with self._trained():
@@ -141,7 +141,7 @@ class Gradients:
             self._held.place()
 
     def _has_gradient(self, parameter: Any) -> bool:
-        """Whether there is a gradient; if not, put zeros in its place."""
+        """Return whether the parameter has a gradient; if not, set it to zeros."""
         zero = self._zero
         name = "grad_accum" if self._stage < 3 and zero.use_grad_accum_attribute else "grad"
         if getattr(parameter, name, None) is not None:
@@ -154,7 +154,7 @@ class Gradients:
     def _stash(self, parameter: Any) -> None:
         """Keep a gradient on this rank until the last micro-batch, and have zeros reduced.
 
-        The user's hook on it sees what has been accumulated, as in plain torch.
+        So the user's hook on the parameter sees the accumulated gradient, as in plain PyTorch.
         """
         gradient = parameter.grad
         self._stashed.append((parameter, gradient))
@@ -183,7 +183,7 @@ class Gradients:
         if self._stage < 3 or name != "grad":
             setattr(parameter, name, gradient)
             return
-        # A gradient has to have the shape of its parameter, which is empty here, and refuses other uses.
+        # A gradient must have its parameter's shape, and the parameter is empty here: give it the shape meanwhile.
         with as_plain_tensors():
             data = parameter.data
             parameter.data = data.new_empty(gradient.shape)
@@ -197,7 +197,7 @@ class Gradients:
         self._used.clear()
 
     def _learn(self) -> None:
-        """Take the order of rank 0's first backward: what it waits for, others wait for. Collective."""
+        """Use the order of gradients in rank 0's first backward on all ranks from now on. Collective."""
         if self._arrivals is None:
             return
         seen = dict.fromkeys(self._arrivals)
@@ -210,7 +210,7 @@ class Gradients:
 
     @contextmanager
     def _trained(self) -> Iterator[None]:
-        """Have every parameter of the engine require a gradient: it leaves out the others', also of this step."""
+        """Set requires_grad on every parameter of the engine: it would skip parameters frozen meanwhile."""
         frozen = [p for p, _ in self._order if not p.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_(True)
@@ -223,7 +223,7 @@ class Gradients:
     # In the step ------------------------------------------------------------------------------------
 
     def before_step(self) -> None:
-        """Refuse a step in which one of the engine's counts would be wrong for one of its parameters.
+        """Refuse a step in which the engine's step count would be wrong for a parameter.
 
         Raises:
             CombinationError: see `IdleParameters.check`.
@@ -231,10 +231,10 @@ class Gradients:
         self._idle.check()
 
     def take_stand_ins_away(self) -> None:
-        """Take `EngineGradient`s away, before autograd or the engine look at gradients.
+        """Remove `EngineGradient`s, before autograd or the engine read gradients.
 
         Raises:
-            GradientError: the user's code has dropped one within a window of micro-batches.
+            GradientError: the user's code has dropped one within an accumulation window.
         """
         if self._backwards is not None and self._backwards.waits_for_reduction and self._held.was_dropped():
             raise dropped_within_window()
@@ -244,7 +244,7 @@ class Gradients:
         """Refuse gradients that the user's code has assigned.
 
         Raises:
-            GradientError: there is one.
+            GradientError: names the first parameter with one.
         """
         self._held.check_assigned()
 

@@ -11,7 +11,7 @@ from stratagem import CombinationError
 
 
 class EngineParameters(list[Any]):
-    """What the engine steps for a group; refuses to be changed by a user's code."""
+    """The list of parameters in an optimizer's group; raises when the user's code changes it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)
@@ -28,14 +28,14 @@ class EngineParameters(list[Any]):
 
 
 def guard(optimizers: Iterable[Optimizer]) -> None:
-    """Let the lists in the optimizers' groups refuse to be changed; again after the engine has replaced them."""
+    """Make the lists in the optimizers' groups read-only. Call it again after the engine has replaced them."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         if type(group["params"]) is list:
             group["params"] = EngineParameters(group["params"])
 
 
 def take_guards_away(optimizers: Iterable[Optimizer]) -> None:
-    """Give the engine, or the user in the end, plain lists."""
+    """Put ordinary lists into the groups again, for the engine, or for the user at the end."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         if isinstance(group["params"], EngineParameters):
             group["params"] = list(group["params"])

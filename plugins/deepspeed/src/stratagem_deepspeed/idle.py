@@ -1,4 +1,4 @@
-"""Parameters without a gradient on any rank: plain torch leaves them as they are, and so does this."""
+"""Leaves parameters that have no gradient on any rank unchanged, as plain PyTorch does."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stratagem import CombinationError
 from stratagem_deepspeed.masters import Scalars, master_slice, scalars_of
 
 Values = dict[str, torch.Tensor]
-"""Name of a state, or "" for the parameter → its part for one parameter."""
+"""Name of an optimizer state, or "" for the parameter → the slice of the flat tensor for one parameter."""
 
 
 def used_anywhere(used: Sequence[bool], device: torch.device) -> list[bool]:
-    """Return which are True on any rank. Collective.
+    """Return, for each element, whether it is True on any rank. Collective.
 
     Args:
-        used: as many on each rank.
-        device: for what is sent.
+        used: equally long on each rank.
+        device: of the tensor that is sent.
     """
     mask = torch.tensor(used, dtype=torch.uint8, device=device)
     dist.all_reduce(mask, dist.ReduceOp.MAX)
@@ -29,7 +29,7 @@ def used_anywhere(used: Sequence[bool], device: torch.device) -> list[bool]:
 
 
 class IdleParameters:
-    """Puts back what an engine's step does to parameters without a gradient: it steps flat partitions of all of them.
+    """Undoes what an engine's step does to parameters without a gradient. The engine steps whole flat partitions.
 
     Args:
         zero: the engine's optimizer.
@@ -40,8 +40,9 @@ class IdleParameters:
 
     Attributes:
         active: ids of the parameters with a gradient in this step, on any rank; the same on all ranks.
-        paused: name of a parameter that others of its flat partition have made steps without → what was counted for
-            it when it had made its last; None if it has made none. The same on all ranks.
+        paused: name → counters. The names are of parameters that were left out of steps which others in their flat
+            partition made. The counters are those at the parameter's last step; None if it made none. The same on
+            all ranks.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class IdleParameters:
         self.paused: dict[str, Scalars | None] = {}
 
     def check(self) -> None:
-        """Refuse a step in which a parameter would be counted steps that it hasn't made.
+        """Refuse a step whose optimizer would count steps for a parameter that it didn't make.
 
         Raises:
-            CombinationError: of the parameters whose steps are counted together, one has missed some.
+            CombinationError: a parameter has missed steps that are counted for its whole group.
         """
         if not self._counts_steps():
             return
@@ -79,15 +80,15 @@ class IdleParameters:
                     )
 
     def _counts_steps(self) -> bool:
-        """Whether a parameter's first steps differ from later ones, so that each must have its own count."""
+        """Whether the update depends on the number of steps, so that each parameter needs its own count."""
         optimizer = self._zero.optimizer
         return type(optimizer) is not torch.optim.SGD or any(g["dampening"] for g in optimizer.param_groups)
 
     def keep(self, index: int) -> bool:
-        """Copy what the step of a partition mustn't change, and note who pauses.
+        """Copy the slices of a partition that the step mustn't change, and record which parameters pause.
 
         Returns:
-            Whether any of its parameters has a gradient; if none has, don't step it.
+            Whether any parameter of the partition has a gradient; if none has, don't step it.
         """
         idle = [p for p in self._groups[index] if id(p) not in self.active]
         if len(idle) == len(self._groups[index]):
@@ -107,7 +108,7 @@ class IdleParameters:
         return scalars_of(optimizer, self._flats[index], optimizer.param_groups[place])
 
     def put_back(self, index: int) -> None:
-        """Write back what `keep` has copied."""
+        """Write back the slices that `keep` has copied."""
         for parameter, values in self._kept.pop(index, ()):
             for name, part in self._parts(index, parameter):
                 if name in values:
@@ -116,7 +117,7 @@ class IdleParameters:
                     part.zero_()
 
     def keep_whole(self, index: int) -> None:
-        """Copy all of a partition that can't be left out of the step, and what is counted for it."""
+        """Copy a whole partition that can't be left out of the step, with its counters."""
         flat = self._flats[index]
         state = self._zero.optimizer.state.get(flat)
         self._states[index] = None if state is None else {name: _copied(each) for name, each in state.items()}
@@ -125,7 +126,7 @@ class IdleParameters:
         ]
 
     def put_back_whole(self, index: int) -> None:
-        """Write back what `keep_whole` has copied."""
+        """Write back the partition and counters that `keep_whole` has copied."""
         flat = self._flats[index]
         self.put_back(index)
         state = self._states.pop(index)

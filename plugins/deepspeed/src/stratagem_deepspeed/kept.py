@@ -1,4 +1,4 @@
-"""What stage 3 leaves of a module in a process: this rank's part of each parameter, for the next run to restore."""
+"""Shards that stage 3 leaves in a process after a run: this rank's part of each parameter, for the next run."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class KeptParts:
     """`Prepared.left_shards` of stage 3."""
 
     parts: dict[int, tuple[torch.Tensor, torch.Size]]
-    """Id of a parameter → this rank's part, flat, and the whole's shape."""
+    """Id of a parameter → this rank's flat shard, and the shape of the full parameter."""
 
 
 def own_parts(
     original_module: nn.Module, partitioned: Partitioned
 ) -> list[tuple[nn.Parameter, torch.Tensor, torch.Size]]:
-    """Return what `keep` takes of a module that is in an engine at stage 3. Not collective.
+    """Return the arguments of `keep` for a module that is in an engine at stage 3. Not collective.
 
     Returns:
-        Nothing where the drive has some of it.
+        An empty list if some of a parameter is only on NVMe.
     """
-    with suppress(UsageError):  # said already, where the run's end isn't an error
+    with suppress(UsageError):  # `check_assigned` has raised it before, unless the run ends with an error
         partitioned.follow_changes()
     parts: list[tuple[nn.Parameter, torch.Tensor, torch.Size]] = []
     for parameter in original_module.parameters():
         zero3: Any = parameter
         if not hasattr(zero3, "ds_tensor"):
-            continue  # see `check_known`: it is whole
+            continue  # added after setup (see `check_known`), so it isn't sharded
         part = partitioned.own_part(zero3)
         if part.numel() != zero3.ds_tensor.ds_numel:
             return []
@@ -48,25 +48,25 @@ def own_parts(
 
 
 def keep(parts: Iterable[tuple[nn.Parameter, torch.Tensor, torch.Size]]) -> KeptParts:
-    """Keep this rank's parts of a module's parameters, which get their shapes back without their values.
+    """Keep this rank's shards of a module's parameters. The parameters get their shapes back, without values.
 
     Args:
-        parts: each parameter, this rank's part, flat and equally long on each rank, and the whole's shape.
+        parts: each parameter, this rank's flat shard (equally long on each rank), and the full shape.
     """
     kept = KeptParts({})
     for parameter, part, shape in parts:
         kept.parts[id(parameter)] = (part, shape)
-        # One number in memory: NaN, so that code that computes with it is noticed.
+        # One element in memory. It is NaN, so that computing with it shows.
         filler = float("nan") if part.is_floating_point() else 0
         parameter.data = torch.full((1,), filler, dtype=part.dtype, device=part.device).expand(shape)
     return kept
 
 
 class Parts:
-    """Makes parameters of parts that were kept whole again, a few at a time.
+    """Gathers the full parameters from kept shards, a few at a time.
 
     Args:
-        kept: what the run before left, in as many processes, as `KeptParts`; else the module is whole.
+        kept: the `KeptParts` that the run before left, in as many processes; anything else means a full module.
         collectives: of all ranks.
     """
 

@@ -1,4 +1,4 @@
-"""The keys that a DeepSpeed configuration has in versions 0.19: at its top level, the engine ignores others."""
+"""Keys of a DeepSpeed 0.19 configuration. The engine silently ignores unknown keys at the top level."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ELSEWHERE = {
     "sparse_gradients": "it is gone from DeepSpeed: embeddings made with sparse=True need no setting",
     "tensor_parallel": "splitting layers over ranks isn't part of this strategy",
 }
-"""Top-level keys that mean something, or did, with what to do instead."""
+"""Top-level keys that DeepSpeed has or had and that can't be used here, with what to do instead."""
 
 ZERO = frozenset(
     {
@@ -208,10 +208,10 @@ def check(config: Mapping[str, Any], source: str) -> None:
 
     Args:
         config: a whole configuration.
-        source: how messages call it.
+        source: its name in messages.
 
     Raises:
-        ConfigError: the first of them, with the nearest that exists.
+        ConfigError: names the first such key, and the nearest one that exists.
     """
     for key in config:
         if key in ELSEWHERE:

@@ -19,15 +19,15 @@ OLD = {
     "logging_level_name": "logging_level",
     "params_buffer_device": "offload_params_device",
 }
-"""Keywords of other trainers and of older versions of them, and what they are called here."""
+"""Keywords of other trainers and their older versions → their names here."""
 
 
 def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
     """Return the configuration that keywords stand for.
 
     Args:
-        further: keywords that the constructor doesn't name.
-        keyword: all others, by name.
+        further: additional keywords that the constructor's signature doesn't name.
+        keyword: the constructor's named keywords.
 
     Raises:
         ConfigError: a keyword that doesn't exist, has another name now, or has an impossible value.
@@ -91,7 +91,7 @@ def tree(*, further: dict[str, Any], **keyword: Any) -> dict[str, Any]:
 
 
 def _whole(name: str, value: float) -> int:
-    """Numbers of elements are often written as 5e8."""
+    """Return a number of elements as int: it is often written as a float, as 5e8."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < 1:
         raise ConfigError(
             f"{name}={value!r} is no number of elements: give a whole one, as 200_000_000 or 2e8"

@@ -1,4 +1,4 @@
-"""The engine's package: whether it is there, and importing it for a device."""
+"""Checks that the package deepspeed is installed, and imports it for a device."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stratagem_deepspeed import output
 from stratagem_deepspeed.plugin import INSTALL
 
 OLDEST, NEWEST = (0, 19, 8), (0, 20)
-"""Versions from the first to below the second were tried."""
+"""Tested versions: from OLDEST to below NEWEST."""
 
 
 def require() -> None:
-    """Refuse a run for which the engine isn't there, or isn't one that was tried. Imports nothing.
+    """Refuse a run if deepspeed is missing or too old, and warn if it is newer than tested. Imports nothing.
 
     Raises:
-        ConfigError: says what there is, and what to install.
+        ConfigError: names the installed version, if any, and what to install.
     """
     try:
         there = find_spec("deepspeed") is not None
@@ -54,9 +54,9 @@ def load(device_type: str) -> ModuleType:
     """Import the engine for "cpu" or "cuda".
 
     Raises:
-        DeviceError: this process has imported it for another one.
+        DeviceError: this process has already imported it for another device type.
     """
-    # With the variable set, DeepSpeed does not probe for accelerators, nor warn about what it found.
+    # With the variable set, DeepSpeed doesn't probe for accelerators or warn about what it found.
     os.environ.setdefault("DS_ACCELERATOR", device_type)
     with output.kept():
         import deepspeed
@@ -81,9 +81,9 @@ def _accelerator_name() -> str:
 
 @lru_cache(maxsize=1)
 def _without_shared_memory(device_type: str) -> None:
-    """Leave collectives among CPU processes to gloo.
+    """Make CPU processes use gloo for their collectives.
 
-    The engine would compile its own extension for them, which takes minutes.
+    Otherwise the engine compiles its own extension for them, which takes minutes.
     """
     if device_type == "cpu":
         import deepspeed.ops
@@ -93,7 +93,7 @@ def _without_shared_memory(device_type: str) -> None:
 
 
 def forget_groups() -> None:
-    """Drop what the engine keeps of a process group that has been closed."""
+    """Drop DeepSpeed's references to a process group that has been closed."""
     if "deepspeed" not in sys.modules:
         return
     from stratagem_deepspeed.deepspeed_private import forget_process_groups

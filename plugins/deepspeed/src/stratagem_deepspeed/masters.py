@@ -1,4 +1,4 @@
-"""What the engine steps instead of a module's parameters: kept equal to what people write into these."""
+"""The engine's 32-bit copies of parameters: kept equal to values that your code writes into the parameters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stratagem_deepspeed.deepspeed_private import fragment_of
 from stratagem_deepspeed.swapping import resident, sub_group_of
 
 Scalars = dict[str, float]
-"""What an optimizer counts in addition to tensors in a parameter's shape, such as its steps."""
+"""An optimizer's scalar states for a parameter, such as its number of steps."""
 
 
 def scalars_of(optimizer: Optimizer, flat: torch.Tensor, group: Mapping[str, Any]) -> Scalars | None:
-    """Return what is counted for all parameters of a flat tensor; None before its first step.
+    """Return the scalar states of a flat tensor, which all of its parameters share; None before its first step.
 
     Args:
-        optimizer: that steps it.
+        optimizer: steps the flat tensor.
         flat: the tensor.
-        group: the optimizer's group that has it; some of the engine's own optimizers count there.
+        group: the optimizer's group with the tensor; some of the engine's own optimizers count steps there.
     """
     state = optimizer.state.get(flat)
     if not state:
@@ -38,13 +38,13 @@ def scalars_of(optimizer: Optimizer, flat: torch.Tensor, group: Mapping[str, Any
 
 
 def master_slice(zero: Any, stage: int, flat: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """Return the part of a flat tensor that belongs to a parameter; empty where this rank has none.
+    """Return the slice of a flat tensor that belongs to a parameter; empty if this rank has no part of it.
 
     Args:
         zero: the engine's optimizer.
         stage: 1, 2 or 3.
         flat: the group's flat tensor, or one of its states.
-        parameter: one of the group's.
+        parameter: a parameter of the group.
     """
     if stage == 3:
         _, begin, count = zero.grad_position[zero.get_param_id(parameter)]
@@ -56,10 +56,10 @@ def master_slice(zero: Any, stage: int, flat: torch.Tensor, parameter: nn.Parame
 
 
 def follow_parameters(zero: Any) -> None:
-    """Write into stage 1's and 2's 32-bit copies what has been written into parameters since the last step.
+    """Copy changes to parameters since the last step into the 32-bit copies of stages 1 and 2.
 
-    A clamp or an average in place changes the parameters that the module computes with, which the engine's next step
-    would write over from its copies.
+    An in-place clamp or average changes only the parameters that the module computes with. The engine's next step
+    would overwrite them from its copies.
 
     Args:
         zero: the engine's optimizer.
@@ -74,7 +74,7 @@ def follow_parameters(zero: Any) -> None:
         for index, (parts, master) in enumerate(partitions):
             own = parts[dist.get_rank(group=zero.real_dp_process_group[index])]
             if own.dtype == master.dtype:
-                # Equal but for such changes, and quicker copied than compared.
+                # Without rounding, the two differ only by such changes, and a copy is faster than a comparison.
                 master.data.copy_(own)
                 continue
             changed = own != master.data.to(own.device, own.dtype)
@@ -82,9 +82,9 @@ def follow_parameters(zero: Any) -> None:
 
 
 class FlatViews:
-    """Where parameters lie in the engine's flat tensors of stages 1 and 2.
+    """Remembers where parameters lie in the engine's flat tensors of stages 1 and 2.
 
-    `parameter.data = tensor` takes a parameter out of them, and the engine would train and save the former values.
+    `parameter.data = tensor` detaches a parameter from them, and the engine would train and save the old values.
 
     Args:
         parameters: as the engine has laid them out.
@@ -95,7 +95,7 @@ class FlatViews:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Copy into the flat tensors what has taken a parameter's place, and make the parameter a view again."""
+        """Copy assigned data into the flat tensors, and make each parameter a view of them again."""
         for parameter, view in self._views:
             if parameter.data_ptr() != view.data_ptr():
                 view.copy_(parameter)
@@ -103,12 +103,12 @@ class FlatViews:
 
 
 def follow_partition(zero: Any, parameter: nn.Parameter, own: torch.Tensor) -> None:
-    """Write into stage 3's 32-bit copy what has been written into a parameter.
+    """Copy changes to a parameter into its 32-bit copy of stage 3.
 
     Args:
         zero: the engine's optimizer.
         parameter: one of those that it steps.
-        own: this rank's part of the parameter, flat, filled up as the engine does.
+        own: this rank's flat shard of the parameter, padded as the engine pads it.
     """
     with resident(zero, sub_group_of(zero, parameter)) as flat, torch.no_grad():
         master = master_slice(zero, 3, flat.data, parameter)

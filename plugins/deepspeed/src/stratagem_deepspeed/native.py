@@ -1,4 +1,4 @@
-"""Checkpoints in DeepSpeed's own format, for people who have them."""
+"""Reads and writes checkpoints in DeepSpeed's own format."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 PAUSED = "stratagem_paused"
-"""The key under which the engine's checkpoints have `IdleParameters.paused`."""
+"""The key of `IdleParameters.paused` in the engine's checkpoints."""
 
 
 def save(engine: Any, folder: str, tag: str | None, paused: dict[str, Scalars | None]) -> None:
-    """Write what the engine has; see `DeepSpeedEngine.save_checkpoint`. Collective.
+    """Write the engine's state; see `DeepSpeedEngine.save_checkpoint`. Collective.
 
     Args:
-        engine: that has it.
-        folder: where to.
-        tag: of this checkpoint; by the engine's steps when None.
+        engine: the DeepSpeed engine.
+        folder: where to write.
+        tag: name of this checkpoint; None uses the engine's number of steps.
         paused: see `IdleParameters`.
     """
-    # The engine reads a module that is empty at stage 3, and writes its parts beside that.
+    # At stage 3, the engine also reads the empty parameters; it writes its shards separately.
     with output.kept(), as_plain_tensors():
         engine.save_checkpoint(folder, tag=tag, client_state={PAUSED: paused})
 
@@ -40,18 +40,18 @@ def load(
     model_only: bool,
     paused: dict[str, Scalars | None],
 ) -> None:
-    """Read what an engine of as many processes has written. Collective.
+    """Read a checkpoint that an engine with as many processes wrote. Collective.
 
     Args:
-        engine: to be brought to the saved state.
+        engine: gets the saved state.
         configuration: the engine's.
-        folder: what `save_checkpoint` was given.
-        tag: which checkpoint of those in the folder; the newest when None.
-        model_only: leave out the optimizer's states and the scheduler's.
-        paused: gets what `save` was given; nothing where another program wrote it.
+        folder: the one that `save_checkpoint` was given.
+        tag: name of the checkpoint in the folder; None is the newest.
+        model_only: leave out the states of the optimizer and the scheduler.
+        paused: filled with the value that `save` was given; empty if another program wrote the checkpoint.
 
     Raises:
-        CheckpointError: there is none, it is of another number of processes, or the engine would read
+        CheckpointError: there is no checkpoint, another number of processes wrote it, or the engine would read
             it wrongly.
     """
     if configuration.offload_optimizer == "nvme" and not model_only:

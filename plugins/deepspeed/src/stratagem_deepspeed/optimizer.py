@@ -12,14 +12,14 @@ from stratagem import CheckpointError, CombinationError, SetupRequest
 from stratagem.sdk.states import parameter_names
 
 Groups = list[tuple[dict[str, Any], list[str]]]
-"""The optimizer's groups, whose parameters the engine replaces, with the names of those they had."""
+"""The optimizer's groups, each with the names of its original parameters. The engine replaces the parameters."""
 
 
 def client_optimizer(request: SetupRequest, engine_makes_it: bool) -> Optimizer | None:
     """Return the user's optimizer; None where the engine makes one, or nothing is trained.
 
     Raises:
-        CombinationError: there are several, or its class has a `zero_grad` of its own, which the engine never calls.
+        CombinationError: there are several, or its class overrides `zero_grad`, which the engine never calls.
     """
     if not request.loop.training or engine_makes_it:
         return None
@@ -45,12 +45,12 @@ def client_groups(
 
     Args:
         original_module: the user's module.
-        optimizer: the user's, before the engine has it; or the engine's own.
-        stage: ZeRO's; at 0, the engine steps the very parameters and groups, which stay as they are.
-        engine: given with the engine's own optimizer, which has one group of all that is trained.
+        optimizer: the user's, before the engine gets it; or the engine's own.
+        stage: the ZeRO stage; at 0, the groups stay unchanged, since the engine steps the parameters themselves.
+        engine: pass it with the engine's own optimizer, which has one group of all trained parameters.
 
     Returns:
-        All groups with all names, and names per group that the engine is going to have.
+        All groups with all names; and the names of trained parameters per group, without empty groups.
     """
     if optimizer is None:
         return [], []
@@ -77,7 +77,7 @@ def client_groups(
 
 
 def repair_adagrad(engine: Any, stage: int) -> None:
-    """Give the Adagrad that the engine makes for itself the groups that it forgets."""
+    """Give the Adagrad instance that the engine creates the groups of the user's Adagrad, which the engine drops."""
     if not stage or not isinstance(engine.optimizer.optimizer, torch.optim.Adagrad):
         return
     own, client = engine.optimizer.optimizer, engine.basic_optimizer

@@ -1,4 +1,4 @@
-"""A module's 32-bit values, which an engine in 16 bits rounds before it copies them for its optimizer."""
+"""Keeps a module's 32-bit values: a 16-bit engine rounds them before it copies them for its optimizer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stratagem_deepspeed.parameters import Parameters
 
 
 class Originals:
-    """Gives the values of before an engine back to it, and to the module after it.
+    """Keeps 32-bit values from before an engine starts; writes them to the engine, and later back to the module.
 
-    Stages 1 and 2 round every parameter of the module in place: make this before, and before the module is moved to
-    its device, so that the values stay where they are until `to_engine`. Stage 3 takes parameters as they are.
+    Stages 1 and 2 round every parameter of the module in place. Create this object before that, and before the
+    module moves to its device, so that the values use no device memory. Stage 3 doesn't round parameters.
 
     Args:
-        parameters: of the module, whole; the same on all ranks.
-        is_first: whether this is rank 0, whose values count.
+        parameters: the module's full parameters; the same on all ranks.
+        is_first: whether this is rank 0, whose values are used.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], is_first: bool) -> None:
@@ -30,7 +30,7 @@ class Originals:
         self._rounded: list[nn.Parameter] = []
 
     def to_engine(self, access: Parameters) -> None:
-        """Write what was rounded into the engine's 32-bit copies; what it doesn't step gets its values back.
+        """Write unrounded values into the engine's 32-bit copies, or into parameters that it doesn't step.
 
         Collective.
 
@@ -52,12 +52,12 @@ class Originals:
                 _set(parameter, whole)
 
     def to_module(self, access: Parameters) -> None:
-        """Give the module what the engine has in 32 bits, in the place of what it computed with. Collective."""
+        """Replace the module's rounded parameters by the engine's 32-bit copies. Collective."""
         for parameter in self._rounded:
             _set(parameter, access.read(parameter))
 
 
 def _set(parameter: Any, whole: torch.Tensor) -> None:
-    # It couldn't be added to in another dtype.
+    # Backward can't accumulate into a gradient of another dtype.
     parameter.grad = None
     parameter.data = whole

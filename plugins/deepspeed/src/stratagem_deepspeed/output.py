@@ -1,4 +1,4 @@
-"""What the engine says: kept in the run's folder, and off the terminal unless someone asks for it.
+"""Writes the engine's log records to the run's folder, and to the terminal only from the level asked for.
 
 Until the folder is known, records wait in memory.
 """
@@ -17,14 +17,14 @@ from collections.abc import Iterator
 LOGGERS = ("DeepSpeed", "deepspeed")
 FORMAT = "[%(asctime)s] [%(levelname)s] [%(filename)s:%(lineno)d] %(message)s"
 DEPRECATED = r"`torch\.distributed\.\w+` is deprecated"
-"""Torch says it of the functions that the engine calls, at nearly every collective."""
+"""Torch warns so at nearly every collective of the engine, which calls deprecated functions."""
 
 _waiting = logging.handlers.MemoryHandler(capacity=10_000, flushLevel=logging.CRITICAL + 1)
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Around what prints and warns: importing, compiling. Everything becomes a record."""
+    """Turn printed lines and warnings into log records, as while importing or compiling."""
     printed = io.StringIO()
     logger = logging.getLogger(LOGGERS[0])
     try:
@@ -40,13 +40,13 @@ def kept() -> Iterator[None]:
 
 
 def direct(run_dir: str | None, rank: int, engine_level: int, terminal_level: str | None) -> None:
-    """Write what was said and will be said to `run_dir`/deepspeed-`rank`.log.
+    """Write waiting and later records to `run_dir`/deepspeed-`rank`.log.
 
     Args:
         run_dir: the run's folder; None keeps nothing.
-        rank: this process among all.
-        engine_level: what the engine's logger lets through, as logging.WARNING.
-        terminal_level: from which level on records also go to standard error, as "info"; None for errors.
+        rank: this process's global rank.
+        engine_level: the lowest level that the engine's logger records, as logging.WARNING.
+        terminal_level: the lowest level that also goes to standard error, as "info"; None for errors.
     """
     _take_over()
     shown = logging.StreamHandler(sys.stderr)
@@ -76,7 +76,7 @@ def direct(run_dir: str | None, rank: int, engine_level: int, terminal_level: st
 
 
 def stop() -> None:
-    """Close the run's file; what comes after waits in memory again."""
+    """Close the run's file; later records wait in memory again."""
     for name in LOGGERS:
         for handler in list(logging.getLogger(name).handlers):
             logging.getLogger(name).removeHandler(handler)
@@ -86,12 +86,12 @@ def stop() -> None:
 
 
 def silence_deprecations() -> None:
-    """Leave out torch's warnings of functions that only the engine can stop calling."""
+    """Ignore torch's deprecation warnings about functions that the engine calls."""
     warnings.filterwarnings("ignore", DEPRECATED, FutureWarning)
 
 
 def _take_over() -> None:
-    """Take the engine's own handlers, which write to standard output, off its loggers."""
+    """Remove the engine's own handlers, which write to standard output, from its loggers."""
     for name in LOGGERS:
         logger = logging.getLogger(name)
         ours = [each for each in logger.handlers if isinstance(each, logging.FileHandler) or each is _waiting]

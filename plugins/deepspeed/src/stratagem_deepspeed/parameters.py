@@ -1,4 +1,4 @@
-"""Whole parameters, one at a time, from an engine that shards them, and back."""
+"""Reads and writes full parameters of an engine that shards them, one at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Parameters:
     """Reads and writes parameters of an engine. Every method is collective, unless it says otherwise.
 
     Args:
-        stage: ZeRO's.
+        stage: the ZeRO stage.
         trained: the parameters that the engine's optimizer has.
         keeps_masters: whether the engine computes in 16 bits, and keeps parameters in 32.
     """
@@ -30,11 +30,11 @@ class Parameters:
         self._keeps_masters = keeps_masters
 
     def is_trained(self, parameter: nn.Parameter) -> bool:
-        """Whether the engine's optimizer has it. Not collective."""
+        """Whether the engine's optimizer has the parameter. Not collective."""
         return id(parameter) in self._trained
 
     def read(self, parameter: nn.Parameter) -> torch.Tensor:
-        """Return the whole parameter: in 32 bits where the engine keeps them."""
+        """Return the full parameter, in 32 bits if the engine keeps a 32-bit copy."""
         from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -48,7 +48,7 @@ class Parameters:
         return parameter.detach()
 
     def write(self, parameter: nn.Parameter, whole: torch.Tensor) -> None:
-        """Set a parameter, and what the engine steps instead of it, from the same values on all ranks."""
+        """Set a parameter and the engine's 32-bit copy of it. All ranks pass the same values."""
         from deepspeed import zero
         from deepspeed.utils import safe_set_full_fp32_param
 
@@ -68,7 +68,7 @@ class Parameters:
 
 @contextmanager
 def trained(parameter: nn.Parameter) -> Iterator[None]:
-    """Have a parameter require gradients: the engine's access finds nothing of one that has been frozen meanwhile."""
+    """Set requires_grad on a parameter: DeepSpeed's accessors find nothing for a parameter frozen after setup."""
     before = parameter.requires_grad
     parameter.requires_grad_(True)
     try:
@@ -79,12 +79,12 @@ def trained(parameter: nn.Parameter) -> Iterator[None]:
 
 def own_shard(parameter: Any, whole: torch.Tensor) -> torch.Tensor:
     """Return this rank's shard of `whole` as stage 3 shards `parameter`: flat, padded with zeros."""
-    # A tensor that is on NVMe has another size.
+    # ds_numel, since the size of a tensor that is on NVMe differs.
     return padded_flat_shard(whole, parameter.ds_tensor.ds_numel, dist.get_rank())
 
 
 def named(original_module: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:
-    """Return what a checkpoint has of a module: parameters, under every name, and buffers."""
+    """Return a module's parameters, under each of their names, and its buffers, as a checkpoint has them."""
     parameters: dict[str, nn.Parameter] = {}
     buffers: dict[str, torch.Tensor] = {}
     state: Mapping[str, Any] = original_module.state_dict(keep_vars=True)

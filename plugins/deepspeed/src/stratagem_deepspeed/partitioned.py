@@ -1,8 +1,8 @@
-"""Parameters of which a rank has a part: refused outside of their layer's forward, and followed where they change.
+"""Sharded parameters of stage 3: refused outside of their layer's forward, and followed where they change.
 
-The engine gathers a layer's parameters around its forward and backward. Between, a parameter is empty: a clamp in
-place or a penalty on weights would compute with nothing, without an error. `deepspeed.zero.GatheredParameters` is the
-engine's own way to have it whole there.
+The engine gathers a layer's parameters around its forward and backward. In between, a parameter is empty: an in-place
+clamp or a penalty on weights would silently compute with an empty tensor. `deepspeed.zero.GatheredParameters` is the
+engine's own way to gather a parameter there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _WITHOUT_VALUES = {
     torch.autograd.grad,
     torch.autograd.backward,
 }
-"""What an empty parameter can be asked as well as a whole one."""
+"""Functions that work on an empty parameter as well as on a gathered one."""
 
 
 def _size(parameter: Any, dim: int | None = None) -> Any:
@@ -76,7 +76,7 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
 
 
 class PartitionedParameter(nn.Parameter):
-    """A parameter at stage 3, which can be computed with while all of it is here, and is refused otherwise."""
+    """A parameter at stage 3. Computing with it raises unless it is gathered."""
 
     stage3_name: str
 
@@ -106,9 +106,9 @@ class PartitionedParameter(nn.Parameter):
 
 
 class PartitionedData(torch.Tensor):
-    """`data` of a parameter at stage 3: writing to it leaves no trace on the parameter, and would be lost.
+    """`data` of a parameter at stage 3. Writes to it don't change the parameter's version, and would be lost.
 
-    The engine asks for its device when it lets go of a parameter.
+    Reading its device is allowed: the engine does so when it frees a parameter.
     """
 
     stage3_name: str
@@ -124,7 +124,7 @@ class PartitionedData(torch.Tensor):
 
 
 def _refuse_other_gradients(parameter: Any, gradient: torch.Tensor) -> None:
-    """Refuse a gradient that torch would refuse beside an empty parameter, without saying why."""
+    """Refuse a gradient whose shape differs from the empty parameter's. Torch's own error wouldn't explain why."""
     with private.as_plain_tensors():
         if gradient.shape == parameter.data.shape:
             return
@@ -144,9 +144,9 @@ def _refusal(name: str) -> UsageError:
 
 @contextmanager
 def empty_parameters_explained() -> Iterator[None]:
-    """Say what to do where a backward came to a parameter after its layer's, or without a layer.
+    """Explain torch's error when a backward needs a parameter outside of its layer's own backward.
 
-    Autograd computes with the parameters that a loss was made of, and asks no subclass of tensors.
+    Autograd computes with saved parameters without calling `__torch_function__`.
     """
     try:
         yield
@@ -170,21 +170,21 @@ def _parameters_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _is_gathered(parameter: Any) -> bool:
-    """Whether a parameter is all here for the user's code. One in flight isn't, as within a step.
+    """Whether a parameter is completely gathered for the user's code. One that is still being fetched isn't.
 
-    There the engine fetches ahead, and GatheredParameters doesn't wait for that.
+    Within a step, the engine prefetches parameters, and GatheredParameters doesn't wait for that.
     """
     return parameter.ds_status.name == "AVAILABLE" and private.is_gathered_by_user(parameter)
 
 
 def _is_recorded(func: Any, parameter: nn.Parameter) -> bool:
-    """Whether autograd records a call: its backward would compute with what is empty again by then."""
+    """Whether autograd records a call. Its backward would run when the parameter is empty again."""
     is_quiet = func in (_DATA, torch.Tensor.detach) or getattr(func, "__module__", "") == nn.init.__name__
     return torch.is_grad_enabled() and parameter.requires_grad and not is_quiet
 
 
 def _is_whole(parameter: Any) -> bool:
-    """Whether a parameter is all here for its layer, or for one that the engine has found to use it."""
+    """Whether a parameter is gathered for its own layer, or for another layer that the engine knows to use it."""
     return parameter.ds_status.name == "AVAILABLE" and bool(
         parameter.ds_persist or parameter.ds_active_sub_modules or private.is_used_by_caller(parameter)
     )
@@ -194,13 +194,13 @@ class Partitioned:
     """An engine's parameters at stage 3.
 
     Args:
-        engine: DeepSpeed's, at stage 3.
+        engine: the DeepSpeed engine, at stage 3.
         parameters: of its module, by name.
-        trained: those that its optimizer has.
+        trained: those in its optimizer.
         collectives: of all ranks.
 
     Attributes:
-        order: a number of the order in which this rank has gone through the layers: equal on all ranks.
+        order: hash of the order in which this rank has called the layers; it must be equal on all ranks.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Partitioned:
         self._classes = {id(p): type(p) for p in self._parameters}
         self.order = 0
         for name, parameter in parameters.items():
-            # The engine keeps these objects, and so do optimizers and the user: none can be put in their place.
+            # The engine, optimizers and the user keep references to these objects, so they can't be replaced.
             # patch: stage 3 parameters
             parameter.__class__ = PartitionedParameter
             parameter.stage3_name = name  # type: ignore[attr-defined]  # of the class that it now has
@@ -228,7 +228,7 @@ class Partitioned:
         self.note_step()
 
     def remove(self) -> None:
-        """Let go of the engine and the parameters."""
+        """Remove the hooks, and give the parameters their classes back."""
         for handle in self._handles:
             handle.remove()
         for parameter in self._parameters:
@@ -237,14 +237,14 @@ class Partitioned:
             del parameter.stage3_name
 
     def note_step(self) -> None:
-        """The engine has written into its parts."""
+        """Record the versions of all parameters after the engine has written its shards."""
         self._versions = {id(p): (tensor_version(p.ds_tensor), tensor_version(p)) for p in self._parameters}
 
     def check_assigned(self) -> None:
-        """Refuse parameters whose `data` was assigned while this rank had a part: the engine would drop it.
+        """Refuse parameters whose `data` was assigned while they were sharded: the engine would drop it.
 
         Raises:
-            UsageError: there is one.
+            UsageError: names the first one.
         """
         with private.as_plain_tensors():
             for parameter in self._parameters:
@@ -252,10 +252,10 @@ class Partitioned:
                     raise _refusal(parameter.stage3_name)
 
     def follow_changes(self) -> None:
-        """Write into the engine's 32-bit copies what was written under GatheredParameters. Collective.
+        """Copy changes made under GatheredParameters into the engine's 32-bit copies. Collective.
 
         Raises:
-            UsageError: a parameter was written to elsewhere, which the engine has dropped.
+            UsageError: a parameter was changed elsewhere, and the engine has dropped the change.
         """
         self.check_assigned()
         self._follow([self._is_changed(parameter) for parameter in self._parameters])
@@ -266,7 +266,7 @@ class Partitioned:
 
     def _follow(self, changed: list[bool]) -> None:
         if any(_is_on_drive(parameter) for parameter in self._parameters):
-            # These are gathered below, on all ranks; one that has nothing of a small parameter sees no change.
+            # Parameters on NVMe are gathered below, on all ranks. A rank without a part of one sees no change.
             flags = self._collectives.all_reduce(torch.tensor(changed, dtype=torch.float32), "max")
             changed = [bool(flag) for flag in flags]
         for parameter, is_changed in zip(self._parameters, changed):
@@ -279,7 +279,7 @@ class Partitioned:
         if tensor_version(parameter.ds_tensor) != part:
             return True
         with private.as_plain_tensors():
-            # A rank that has nothing of a small parameter can't tell how it was changed.
+            # A rank without a part of a small parameter can't tell how it was changed.
             has_part = own_shard(parameter, torch.empty(parameter.ds_shape, device="meta")).numel() > 0
         if has_part and tensor_version(parameter) != whole:
             raise _refusal(parameter.stage3_name)
@@ -295,7 +295,7 @@ class Partitioned:
             return own_shard(parameter, parameter.detach()).clone()
 
     def own_part(self, parameter: Any) -> torch.Tensor:
-        """Return a copy of this rank's part of a parameter, in 32 bits where the engine has that."""
+        """Return a copy of this rank's shard of a parameter, in 32 bits if the engine has a 32-bit copy."""
         if id(parameter) in self._trained:
             with resident(self._zero, sub_group_of(self._zero, parameter)) as flat:
                 return master_slice(self._zero, 3, flat.detach(), parameter).clone()
@@ -304,7 +304,7 @@ class Partitioned:
 
     def _note_layer(self, number: int) -> Callable[..., None]:
         def note(module: nn.Module, args: Any) -> None:
-            # The same number in every process: hashes of whole numbers are.
+            # Hashes of ints are equal in all processes, unlike those of strings.
             self.order = hash((self.order, number))
 
         return note

@@ -1,4 +1,4 @@
-"""What stratagem-deepspeed offers."""
+"""Registers the components of stratagem-deepspeed."""
 
 from __future__ import annotations
 

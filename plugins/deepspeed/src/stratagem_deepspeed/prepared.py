@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 NO_LOSS_TIMEOUT_S = 5.0
-"""How long a rank without a loss waits for others that have none either, where one alone can't continue."""
+"""How long a rank without a loss waits for the others at stage 3, where it can only continue if none has a loss."""
 
 
 class DeepSpeedPrepared(Prepared):
@@ -54,11 +54,11 @@ class DeepSpeedPrepared(Prepared):
     Args:
         request: as the `setup` hook received it.
         library: the imported engine's package.
-        configuration: what is known before the run.
-        construction: what the module's tensors on "meta" were recorded in, if they were.
+        configuration: as known before the run.
+        construction: the recorded values of the module's tensors on "meta"; None if there are none.
 
     Attributes:
-        engine: DeepSpeed's; None where nothing is trained and no parameter is sharded.
+        engine: the DeepSpeed engine; None where nothing is trained and no parameter is sharded.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class DeepSpeedPrepared(Prepared):
         self.is_direct = True
         parameters = dict(module.named_parameters())
         names = {id(parameter): name for name, parameter in parameters.items()}
-        # A trainer's steps come after its own backwards.
+        # A trainer keeps backwards and steps in order; only your own training loop needs the checks.
         self._backwards: Backwards | None = None
         self._untrained: list[Any] = []
         if optimizers and request.steps is None:
@@ -171,7 +171,7 @@ class DeepSpeedPrepared(Prepared):
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         if self._backwards is not None:
             self._backwards.note_forward()
-        # Not through the engine, which counts its forwards; stage 3 gathers in hooks of the modules.
+        # Not through the engine, which counts forwards. At stage 3, hooks on the modules gather the parameters.
         return self._computed(*args, **kwargs)
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
@@ -181,7 +181,7 @@ class DeepSpeedPrepared(Prepared):
         return result
 
     def _backward_nothing(self) -> None:
-        """Take part in other ranks' reductions with zeros."""
+        """Join the other ranks' reductions with zeros."""
         if self.stage == 3 and not self._collectives.all_arrive("no loss", NO_LOSS_TIMEOUT_S):
             raise DataError(
                 f"training_step returned None on rank {self._collectives.rank} and not on all ranks, and under "
@@ -259,7 +259,7 @@ class DeepSpeedPrepared(Prepared):
         """Check that `clipping` is the engine's setting, since the engine clips within `step`. Return None.
 
         Raises:
-            ConfigError: it isn't.
+            ConfigError: it differs.
         """
         known = self.engine.gradient_clipping()
         if clipping.max_value is not None or (clipping.max_norm or 0.0) != known:
@@ -300,7 +300,7 @@ class DeepSpeedPrepared(Prepared):
             guard(self.optimizers)
 
     def follow_changes(self) -> None:
-        """Give the engine what has been written into parameters since its last step."""
+        """Copy changes to parameters since the last step into the engine's own copies."""
         if self._partitioned is not None:
             self._partitioned.follow_changes()
         elif self.stage and self.optimizers:
@@ -311,7 +311,7 @@ class DeepSpeedPrepared(Prepared):
         """Drop gradients at stage 0; the other stages hold them until `step`.
 
         Raises:
-            GradientError: the engine has accumulated some in a window that isn't over.
+            GradientError: the engine has accumulated gradients in an accumulation window that isn't over.
         """
         if self._backwards is None:
             return
@@ -326,7 +326,7 @@ class DeepSpeedPrepared(Prepared):
         if self._partitioned is None:
             yield from super().replicas()
             return
-        # Its parameters are in parts, of which no rank has a copy.
+        # Parameters are sharded, so there are no replicas of them to compare.
         yield "the order in which layers were called", self._partitioned.order
         trained = [name for name, p in self.original_module.named_parameters() if p.requires_grad]
         yield "the set of parameters that require gradients", trained
@@ -348,17 +348,17 @@ class DeepSpeedPrepared(Prepared):
         )
 
     def optimizer_state_dict(self, index: int) -> dict[str, Any]:
-        """Return it at stage 0, and in one process at stages 1 and 2.
+        """Return the optimizer's state_dict: at stage 0, and in a single process at stages 1 and 2.
 
         Raises:
-            ConfigError: the engine has the states of flat shards.
+            ConfigError: the engine's states belong to flat shards.
         """
         if self._has_states_of_shards:
             raise no_state_dict(self.optimizers[index], f"deepspeed's stage {self.stage}")
         return super().optimizer_state_dict(index)
 
     def load_optimizer_state_dict(self, index: int, state: dict[str, Any]) -> None:
-        """Load it where `optimizer_state_dict` returns one."""
+        """Load a state_dict, in the cases in which `optimizer_state_dict` returns one."""
         if self._has_states_of_shards:
             raise no_state_dict(self.optimizers[index], f"deepspeed's stage {self.stage}")
         super().load_optimizer_state_dict(index, state)
@@ -395,7 +395,7 @@ class DeepSpeedPrepared(Prepared):
         """Read a checkpoint in DeepSpeed's own format, and run the code in its pickles. Collective.
 
         Raises:
-            CheckpointError: there is none, or it is of another number of processes.
+            CheckpointError: there is no checkpoint, or another number of processes wrote it.
         """
         with self._plain_groups():
             native.load(self.engine, self._configuration, folder, tag, model_only, self._paused)

@@ -1,4 +1,4 @@
-"""What the engine can't do, or does wrong without a word: refused before anything is started."""
+"""Refuses what the engine can't do, or silently does wrong, before anything is started."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ BATCH_PARTS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_a
 
 
 def check_values(configuration: Configuration) -> None:
-    """Refuse values that contradict each other, or that this machine can't have.
+    """Refuse values that contradict each other, or that this machine can't provide.
 
     Raises:
-        ConfigError: says which, and what to do.
+        ConfigError: names the value, and what to do.
     """
     source = configuration.source or "the keywords"
     stage = configuration.tree["zero_optimization"].get("stage", 0)
@@ -57,8 +57,8 @@ def check_run(configuration: Configuration, precision: str, accelerator: str, wo
     """Refuse a precision, device or number of ranks that this configuration can't do.
 
     Raises:
-        PrecisionError: the precision.
-        ConfigError: the configuration's optimizer has no kernel for the device, or its batch sizes don't come out.
+        PrecisionError: the device can't compute in the precision.
+        ConfigError: the configuration's optimizer has no kernel for the device, or its batch sizes don't fit.
     """
     _check_batch(configuration, world_size)
     if precision.startswith("16-") and accelerator == "cpu":
@@ -75,12 +75,12 @@ def check_run(configuration: Configuration, precision: str, accelerator: str, wo
 
 
 def check_dtypes(original_module: nn.Module, stage: int, precision: str) -> None:
-    """Refuse parameters that the engine would train in another precision than their own, without a word.
+    """Refuse parameters that the engine would silently train in another precision than their own.
 
     Args:
         original_module: the user's module.
-        stage: ZeRO's.
-        precision: the run's.
+        stage: the ZeRO stage.
+        precision: the run's precision.
 
     Raises:
         PrecisionError: names one.
@@ -112,7 +112,7 @@ def check_shapes(original_module: nn.Module) -> None:
 
 
 def check_compiled(original_module: nn.Module) -> None:
-    """Refuse modules made by torch.compile, whose wrapper gives the inner module's parameters away at stage 3.
+    """Refuse modules made by torch.compile: at stage 3, parameters are used through their wrapper, ungathered.
 
     Raises:
         ConfigError: names one.
@@ -130,7 +130,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 def _check_batch(configuration: Configuration, world_size: int) -> None:
-    """What the loader and accumulate_grad_batches say is known later, in every rank."""
+    """Check batch sizes in the configuration; the loader's are only known later, on every rank."""
     total, micro, steps = (
         each if isinstance(each, int) else None for each in map(configuration.tree.get, BATCH_PARTS)
     )
@@ -174,7 +174,7 @@ def _check_folder(configuration: Configuration, section: str) -> None:
         raise ConfigError(f"nvme_path={os.fspath(path)!r} isn't a folder: give one that exists, on the drive")
     try:
         with tempfile.NamedTemporaryFile(dir=path) as file:
-            # As the engine does it, past the system's cache. Asked whether it may write, root always may.
+            # Open it as the engine does, with O_DIRECT. os.access wouldn't help: it always allows root.
             os.close(os.open(file.name, os.O_RDWR | getattr(os, "O_DIRECT", 0)))
     except OSError as error:
         raise ConfigError(
@@ -183,7 +183,7 @@ def _check_folder(configuration: Configuration, section: str) -> None:
 
 
 def check_engine_checkpoint(folder: str | None) -> None:
-    """Refuse a folder in which there can't be a checkpoint of the engine's.
+    """Refuse a checkpoint folder that doesn't exist.
 
     Raises:
         CheckpointError: there is no such folder.
@@ -209,7 +209,7 @@ def check_elements(original_module: nn.Module) -> None:
 
 
 def check_known(original_module: nn.Module) -> None:
-    """Refuse parameters that were put into the module after `setup`, where the engine at stage 3 lacks them.
+    """Refuse parameters that were added to the module after `setup`: the engine at stage 3 hasn't sharded them.
 
     Raises:
         CombinationError: names one.

@@ -1,4 +1,4 @@
-"""A configuration by the user's own hand: a dict, a JSON file, or what an environment variable names."""
+"""Reads the user's DeepSpeed configuration: a dict, a JSON file, or the file that an environment variable names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stratagem import ConfigError
 from stratagem_deepspeed import keys
 
 VARIABLE = "STRATAGEM_DEEPSPEED_CONFIG"
-"""Names a file, for runs that are given no `config`."""
+"""Environment variable with the path of a JSON file, for runs without `config`."""
 FORMER_VARIABLE = "PL_DEEPSPEED_CONFIG_PATH"
 
 
 def given(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
-    """Read and check what the user gave.
+    """Read and check the user's configuration.
 
     Returns:
-        The configuration, {} where there is none, and how messages call it, "" where there is none.
+        The configuration and its name in messages; {} and "" where there is none.
 
     Raises:
-        ConfigError: it can't be read, or has keys that can't be used.
+        ConfigError: the configuration can't be read, or has keys that can't be used.
     """
     if config is None:
         path = os.environ.get(VARIABLE)

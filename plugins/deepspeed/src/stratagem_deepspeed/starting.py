@@ -1,4 +1,4 @@
-"""Starting an engine."""
+"""Starts an engine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def start_engine(
     client: Optimizer | None,
     training: bool,
 ) -> Any:
-    """Return DeepSpeed's engine over a module whose parameters are in their place. Collective.
+    """Return a DeepSpeed engine around a module whose parameters are on their device or sharded. Collective.
 
     Args:
         library: the imported engine's package.
-        computed: what it calls.
-        stage: ZeRO's.
-        config: the engine's, complete.
+        computed: the module that the engine calls.
+        stage: the ZeRO stage.
+        config: the engine's complete configuration.
         client: the user's optimizer; None where the engine makes one, or nothing is trained.
-        training: whether anything is.
+        training: whether the run trains.
     """
     with output.kept():
         if not training:

@@ -1,4 +1,4 @@
-"""The optimizer's states under parameters' names, from an engine that steps flat shards of all of them."""
+"""Optimizer states by parameter name, from an engine that steps flat shards of many parameters."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from stratagem import CheckpointReader
 
 BATCH_BYTES = 64 * 2**20
-"""How much of a checkpoint is read at a time."""
+"""How many bytes of a checkpoint are read at a time."""
 
 
 class States:
     """Reads and writes optimizer states. Every method is collective.
 
     Args:
-        engine: DeepSpeed's, at stage 1, 2 or 3.
-        stage: which.
+        engine: the DeepSpeed engine, at stage 1, 2 or 3.
+        stage: the ZeRO stage.
         groups: names of the parameters in each of the engine's groups: those that require gradients.
         parameters: name → parameter.
         paused: see `IdleParameters`; changed by `write`.
@@ -47,14 +47,14 @@ class States:
         self._groups = [{name: parameters[name] for name in names} for names in groups]
 
     def read(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return every state by "optimizer/0/<name>/<state>"; none of parameters that have made no step.
+        """Return every state by "optimizer/0/<name>/<state>", without parameters that have made no step.
 
         Args:
-            keep: called with each whole state; what it returns is kept instead.
+            keep: called with each full state; its return value is stored.
         """
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        # With several groups, the engine does this after the first one's first step, and not for the others.
+        # With several groups, the engine links only the first group, after its first step.
         self._link()
         tensors: dict[str, torch.Tensor] = {}
         for name, parameter, flat, group in self._trained():
@@ -75,7 +75,7 @@ class States:
         """Load the states in a checkpoint.
 
         Raises:
-            CheckpointError: it has states for parameters that aren't trained here.
+            CheckpointError: the checkpoint has states for parameters that aren't trained here.
         """
         saved = self._saved(reader)
         self._make(reader, saved)
@@ -85,7 +85,7 @@ class States:
             for state, value in self._optimizer.state[flat].items():
                 if not isinstance(value, torch.Tensor) or value.shape != flat.shape:
                     continue
-                # Of a parameter that has made no step, zeros: as the engine begins.
+                # A parameter that has made no step gets zeros, the engine's own initial states.
                 shape = getattr(parameter, "ds_shape", parameter.shape)
                 whole = torch.zeros(shape, dtype=torch.float32)
                 batch.append((f"optimizer/0/{name}/{state}", parameter, state, whole))
@@ -121,7 +121,7 @@ class States:
         return saved
 
     def _make(self, reader: CheckpointReader, saved: Mapping[str, list[str]]) -> None:
-        """Make every flat shard's states: zeros, and the saved numbers of its parameters."""
+        """Create every flat shard's states: zeros for tensors, and the saved counters of its parameters."""
         scalars = {
             f"optimizer/0/{name}/{state}": torch.zeros(reader.tensors[f"optimizer/0/{name}/{state}"].shape)
             for name, parameter, _, _ in self._trained()
@@ -184,7 +184,7 @@ class States:
                     self._optimizer.state[flat][key] = torch.zeros_like(flat.detach())
 
     def _link(self) -> None:
-        """Let the engine's access per parameter find the states that there are."""
+        """Let DeepSpeed's accessors per parameter find the existing states."""
         if self._stage == 3:
             return
         from deepspeed.utils import lazy_init_hp_params_optimizer_state
@@ -194,7 +194,7 @@ class States:
             lazy_init_hp_params_optimizer_state(list(group.values()), flat, self._optimizer.state)
 
     def _trained(self) -> Iterator[tuple[str, nn.Parameter, torch.Tensor, dict[str, Any]]]:
-        """Yield each trained parameter's name, itself, the flat shard that holds it, and its group."""
+        """Yield each trained parameter: its name, the parameter, the flat shard that holds it, and its group."""
         for index, named in enumerate(self._groups):
             group = self._optimizer.param_groups[index]
             for name, parameter in named.items():

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 class DeepSpeedStrategy(DeferringStrategy):
-    """ZeRO: what a rank needn't have all the time is distributed among ranks, by the DeepSpeed engine.
+    """ZeRO on the DeepSpeed engine: shards optimizer states, gradients and parameters over the ranks, by stage.
 
     Args:
         zero_optimization: False is stage 0.
-        stage: 0 shares nothing out, 1 optimizer states, 2 also gradients, 3 also parameters.
+        stage: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also parameters.
         remote_device: "cpu" or "nvme": the same as `offload_parameters` with that `offload_params_device`.
         offload_optimizer: keep optimizer states outside of the device, and step on the CPU.
         offload_parameters: at stage 3, keep parameters outside of the device between uses.
         offload_params_device: "cpu" or "nvme".
-        nvme_path: an existing folder that can be written to, for what is on "nvme".
+        nvme_path: an existing, writable folder for data on "nvme".
         params_buffer_count: buffers for parameters from NVMe.
         params_buffer_size: elements of each.
         max_in_cpu: elements of parameters that stay in CPU memory though they are on "nvme".
@@ -63,23 +63,23 @@ class DeepSpeedStrategy(DeferringStrategy):
         reduce_scatter: average gradients by reduce_scatter rather than by all_reduce.
         allgather_bucket_size: elements gathered at a time.
         reduce_bucket_size: elements reduced at a time.
-        zero_allow_untested_optimizer: take optimizers that DeepSpeed's authors haven't tried.
+        zero_allow_untested_optimizer: accept optimizers that DeepSpeed's authors haven't tested.
         logging_batch_size_per_gpu: samples per micro-batch and rank, for the engine's throughput; "auto"
             takes the loader's.
         config: the engine's own configuration: a dict, or the path of a JSON file; None reads the file that
             STRATAGEM_DEEPSPEED_CONFIG names. It wins over keywords, key by key.
         logging_level: of the engine's logger, whose records go to the run's folder.
         activation_checkpointing_policy: modules whose activations are computed again in backward: classes or
-            their names, or a policy of `torch.distributed.fsdp.wrap`; None is none.
+            their names, or a policy of `torch.distributed.fsdp.wrap`; None recomputes nothing.
         engine_checkpoint: a folder that DeepSpeed's own `save_checkpoint` wrote, to begin training from; its
             pickles can run any code.
-        positional: none: other trainers' programs give a configuration here, which is refused by name.
-        kwargs: those of `ProcessGroupOptions`, and further keys of the sections zero_optimization, fp16 and
+        positional: not accepted. Programs for other trainers pass a configuration here, and get an error.
+        kwargs: options of `ProcessGroupOptions`, and further keys of the sections zero_optimization, fp16 and
             activation_checkpointing.
 
     Raises:
-        ConfigError: a keyword or key that doesn't exist, or has another name now; a value that can't be;
-            a configuration that can't be read; no engine, or one that is too old.
+        ConfigError: a keyword or key doesn't exist, or has another name now; a value is impossible; the
+            configuration can't be read; deepspeed is missing or too old.
     """
 
     optimizer_cuts = ("flat",)
@@ -169,10 +169,10 @@ class DeepSpeedStrategy(DeferringStrategy):
         library.require()
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Below 3, a forward needs no other rank; at 0, optimizers have whole tensors.
+        """Below stage 3, a forward isn't collective; at stage 0, optimizers have full tensors.
 
-        Float16 is wrong at 0; at 3, where parameters stay in 32 bits, the engine neither scales the loss of
-        16-mixed nor skips a step that overflows.
+        At stage 0, float16 trains wrongly. At stage 3 with 16-mixed, parameters stay in 32 bits, and the engine
+        neither scales the loss nor skips a step that overflows.
         """
         stage = self.configuration.stage
         features = declared.features - ({"collective_forward"} if stage < 3 else set())
@@ -187,15 +187,15 @@ class DeepSpeedStrategy(DeferringStrategy):
         builds.check(self.configuration)
 
     def plan_lines(self) -> Sequence[str]:
-        """The engine, and what of its configuration came from where."""
+        """Return what the engine does, and where each setting of its configuration came from."""
         return self.configuration.lines()
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
-        """At stage 3, construct on the "meta" device: parameters get their values a layer at a time."""
+        """At stage 3, construct on the "meta" device: parameters get their values one layer at a time."""
         return super().module_init_context() if self.configuration.stage == 3 else None
 
     def can_restore(self, shards: object) -> bool:
-        """Whether stage 3 left them, whose parts `setup` makes whole again."""
+        """Whether a stage 3 run left these shards, which `setup` can restore."""
         from stratagem_deepspeed.kept import KeptParts
 
         return isinstance(shards, KeptParts)
@@ -207,7 +207,7 @@ class DeepSpeedStrategy(DeferringStrategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module in an engine."""
+        """Return the module in a DeepSpeed engine."""
         from stratagem_deepspeed.prepared import DeepSpeedPrepared
 
         construction = self.pop_deferred_init(request.original_module)

@@ -1,4 +1,4 @@
-"""What the engine steps at stage 3, which may be on NVMe: had in memory for as long as it is written to."""
+"""Loads stage 3's flat shards, which may be on NVMe, into memory while they are written to."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def resident(zero: Any, sub_group: int) -> Iterator[torch.Tensor]:
 
     Args:
         zero: the engine's optimizer, at stage 3.
-        sub_group: index of the flat shard. All of its states on NVMe are made the first time that it has any,
-            since the engine looks for them once.
+        sub_group: index of the flat shard. When it first has states, create all of them: the engine looks for
+            states on NVMe only once.
     """
     flat = zero.fp32_partitioned_groups_flat[sub_group]
     swapper = zero.optimizer_swapper
-    # The engine keeps what is smaller than a block of the drive's in memory.
+    # The engine keeps shards that are smaller than a block of the drive in memory.
     if swapper is None or not swapper.is_swappable_tensor(
         numel=zero.fp16_partitioned_groups_flat_numel[sub_group]
     ):
@@ -29,7 +29,7 @@ def resident(zero: Any, sub_group: int) -> Iterator[torch.Tensor]:
         return
     swapper.swap_in_optimizer_state(parameter=flat, async_parameter=None)
     yield flat
-    # Waited for: what comes next may be read from the same file.
+    # Synchronous, since the next read may be of the same file.
     swapper.swap_out_optimizer_state(parameter=flat, async_swap=False)
 
 
@@ -41,12 +41,12 @@ def sub_group_of(zero: Any, parameter: nn.Parameter) -> int:
 def write_shard(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: str | None = None) -> None:
     """Set this rank's part of a parameter that the engine steps, or of one of its states.
 
-    The engine's own access per shard fails on parameters that are on NVMe.
+    DeepSpeed's own accessors per shard fail on parameters that are on NVMe.
 
     Args:
         zero: the engine's optimizer, at stage 3.
         parameter: one of those that it steps.
-        own: flat, filled up as the engine does.
+        own: the flat part, padded as the engine pads it.
         state: the state's name; the parameter in 32 bits when None.
     """
     _, begin, count = zero.grad_position[zero.get_param_id(parameter)]
@@ -56,11 +56,11 @@ def write_shard(zero: Any, parameter: nn.Parameter, own: torch.Tensor, state: st
 
 
 def align_gradients(zero: Any) -> None:
-    """Have the engine read gradients from the drive to where the system can put them.
+    """Make the engine read gradients from the drive only at aligned offsets.
 
-    It reads them straight into a buffer, at their offsets in the flat shard. Some file systems refuse that
-    at offsets of any other kind, and the engine doesn't look whether they did: it would step with
-    whatever was in the buffer. So what comes before the first good offset stays in memory.
+    The engine reads gradients directly into a buffer, at their offsets in the flat shard. Some file systems
+    refuse unaligned offsets, and the engine doesn't check for that error: it would step with
+    whatever was in the buffer. So the elements before the first aligned offset stay in memory.
 
     Args:
         zero: the engine's optimizer, at any stage.

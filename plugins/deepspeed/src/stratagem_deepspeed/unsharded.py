@@ -1,4 +1,4 @@
-"""Stage 0, whose engine reduces and steps the very parameters."""
+"""Stage 0, at which the engine reduces and steps the module's parameters themselves."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stratagem_deepspeed.masters import Scalars
 
 
 class WholeGradients:
-    """Leaves parameters without a gradient on any rank without one, where the engine would step them with zeros.
+    """Keeps `grad` None for parameters that have no gradient on any rank. The engine would step them with zeros.
 
     Args:
-        engine: DeepSpeed's, at stage 0.
+        engine: the DeepSpeed engine, at stage 0.
         parameters: those of its optimizer.
-        device: for what is sent.
+        device: of the tensors that collectives send.
 
     Attributes:
         paused: empty, since each parameter is counted separately.
@@ -31,21 +31,21 @@ class WholeGradients:
         self._reduce = replace(engine, REDUCE_ALL, self._reduce_used)
 
     def remove(self) -> None:
-        """Let go of the engine."""
+        """Give the engine its own method back."""
         put_back(self._engine, REDUCE_ALL)
 
     def before_step(self) -> None:
         """Do nothing: each parameter is stepped separately."""
 
     def take_stand_ins_away(self) -> None:
-        """Do nothing: there are none."""
+        """Do nothing: no placeholders are used here."""
 
     def check_assigned(self) -> None:
-        """Do nothing: these gradients are stepped."""
+        """Do nothing: an assigned gradient is stepped, as in plain PyTorch."""
 
     def _reduce_used(self, *args: Any, **kwargs: Any) -> None:
         used = used_anywhere([p.grad is not None for p in self._parameters], self._device)
-        # The engine leaves out what requires no gradient any more, though it had one in this step.
+        # The engine skips parameters that were frozen after their backward in this step.
         frozen = [p for p, there in zip(self._parameters, used) if there and not p.requires_grad]
         for parameter in frozen:
             if parameter.grad is None:
