@@ -125,7 +125,7 @@ def is_gathered_by_user(parameter: Any) -> bool:
 
 
 def finds_accumulation(func: Any, args: Any) -> bool:
-    """Whether a call is `p.view_as(p)`, from torch's `_get_grad_fn_or_grad_acc`; the engine counts gradients by it."""
+    """Whether a call is `p.view_as(p)`, from torch's `_get_grad_fn_or_grad_acc`; the engine counts gradients so."""
     return func == torch.Tensor.view_as and args[0] is args[1]
 
 

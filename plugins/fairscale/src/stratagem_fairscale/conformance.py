@@ -1,4 +1,4 @@
-"""What `stratagem conformance fairscale_sharded`, that of fairscale_pipe, and the tests try."""
+"""Subjects of `stratagem conformance` for fairscale_sharded and fairscale_pipe, and of the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHARDED = StrategySubject("fairscale_sharded", options={"timeout_s": 60})
 ONE_BY_ONE = replace(SHARDED, options={"timeout_s": 60, "reduce_buffer_size": 0})
 """Sends each gradient separately."""
 
-# A batch norm has the statistics of a chunk where there are several: refused.
+# Batch norms are refused with several chunks: each would use the statistics of one chunk.
 _WHOLE = {"chunks": 1}
 PIPE = StrategySubject(
     "fairscale_pipe",

@@ -1,4 +1,4 @@
-"""What this plugin uses of FairScale 0.4.13 that it keeps private: all of it, each with the reason.
+"""Private names of FairScale 0.4.13 that this plugin uses, each with its reason.
 
 FairScale is archived, and its version pinned; plugins/fairscale/tests/test_fairscale_private.py fails if one is gone.
 """
@@ -19,12 +19,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 BATCH_NORM: Any = _BatchNorm
-"""torch's base of BatchNorm1d, 2d, 3d and SyncBatchNorm, which have no public one in common."""
+"""torch's common base class of BatchNorm1d, 2d, 3d and SyncBatchNorm. There is no public one."""
 
 
 @contextmanager
 def as_trained(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Let these parameters require gradients meanwhile."""
+    """While active, all these parameters require gradients."""
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(True)
@@ -36,7 +36,7 @@ def as_trained(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def forget_owners(oss: Any, shares: list[list[dict[str, Any]]]) -> None:
-    """Let OSS derive again whose each parameter is, from these shares by rank."""
+    """Set which rank owns which parameters, and make OSS derive its caches again."""
     kept = list(shares)
     oss._clear_cache()
     oss._partition_parameters.extend(kept)
@@ -50,13 +50,13 @@ def owner_of(oss: Any, parameter: torch.Tensor) -> int:
 
 @dataclass(frozen=True)
 class ParameterBuffer:
-    """What OSS sends of one rank's parameters, which are views of it."""
+    """The flat buffer in which OSS sends one rank's parameters. The parameters are views of it."""
 
     flat: torch.Tensor
     parameters: list[torch.Tensor]
 
     def holds_all(self) -> bool:
-        """Whether each parameter is still a view of it."""
+        """Whether each parameter is still a view of the buffer."""
         begin = self.flat.data_ptr()
         end = begin + self.flat.nbytes
         return not [p for p in self.parameters if not begin <= p.data_ptr() < end and p.numel()]
@@ -75,19 +75,19 @@ def parameter_buffers(oss: Any) -> Iterator[ParameterBuffer]:
 
 
 class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale has no types
-    """ShardedDDP that leaves to others when a gradient is sent.
+    """ShardedDDP whose caller decides when each gradient is sent.
 
-    Its own hooks send each gradient as backward comes to it, and a bucket when all of it has come.
+    FairScale's own hooks send each gradient as soon as backward computes it, and a bucket once it is complete.
 
     Args:
         module: on its device, equal on all ranks.
-        optimizers: OSS objects with the parameters that are to be averaged.
-        note: called with a parameter and what autograd gives, in backward, once its gradient has been accumulated.
+        optimizers: OSS objects with the parameters whose gradients are averaged.
+        note: called in backward with a parameter and the hook's arguments, once its gradient has been accumulated.
         reduce_buffer_size: elements of small gradients that are sent together; 0 sends each separately.
         reduce_fp16: send them as float16.
 
     Attributes:
-        senders: id of each parameter that has ever been trained → what sends its gradient.
+        senders: id of each parameter that has ever been trained → the function that sends its gradient.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
         reduce_fp16: bool,
     ) -> None:
         self._note = note
-        # By ids of parameters, which are there as long as this is: a tensor's hash is a call of Python's each time.
+        # Keyed by ids: hashing a tensor is a slow Python call, and the parameters live as long as this object.
         self._trained: dict[int, torch.Tensor] = {}
         self.senders: dict[int, Callable[[], None]] = {}
         self._slots: dict[int, tuple[Any, torch.Tensor]] = {}
@@ -124,28 +124,30 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
         return id(parameter) in self._slots
 
     def include_added_groups(self) -> None:
-        """Look again which parameters the optimizers have."""
+        """Read the optimizers' parameters again, after a group was added."""
         shares = [share for oss in self._sharded_optimizers for share in oss._per_device_params.values()]
         self._all_params = [parameter for share in shares for own in share for parameter in own]
         self.refresh_trainable()
 
     def refresh_trainable(self) -> None:
-        """Set up what has ever been trained: what is frozen now may have a gradient of before."""
+        """Set up all parameters ever trained: a frozen one may still have an earlier gradient."""
         self._trained.update((id(each), each) for each in self._all_params if each.requires_grad)
-        self._grad_to_be_reduced: list[bool] = []  # it warns of gradients that are waiting
+        self._grad_to_be_reduced: list[bool] = []  # empty, or FairScale warns of waiting gradients
         with torch.enable_grad(), as_trained(self._trained.values()):
             super().refresh_trainable()
 
     def begin(self) -> None:
-        """Begin a reduction: nothing has been sent."""
+        """Begin a reduction: reset the counters of sent gradients."""
         self._grad_to_be_reduced = [True] * len(self._trainable_params)
-        self._bucket_flush_callback_set = True  # `finish` does what FairScale lets autograd do in the end
+        self._bucket_flush_callback_set = (
+            True  # `finish` flushes, not FairScale's callback
+        )
         self._collected.clear()
         for bucket in self._bucket_list:
             bucket.reset_checked_in()
 
     def send(self, parameter: torch.Tensor) -> None:
-        """Send a parameter's gradient to its owner, or all of a bucket with its last; zeros where there is none."""
+        """Send a parameter's gradient to its owner, or its bucket once complete. A missing gradient is zeros."""
         slot = self._slots.get(id(parameter))
         if slot is not None:
             bucket, view = slot
@@ -161,12 +163,12 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
         self.senders[id(parameter)]()
 
     def finish(self) -> None:
-        """Send what is left in buckets, and wait until all has come."""
+        """Send the remaining buckets, and wait for all gradients."""
         self._fill()
         self._flush_reduce_calls()
 
     def _fill(self) -> None:
-        """Put gradients into their buckets, which is what FairScale sends, also after a zero_grad."""
+        """Copy gradients into their buckets. A zero_grad may have replaced them by other tensors."""
         for parameter, view in self._collected:
             gradient = parameter.grad
             if gradient is None:
@@ -185,14 +187,14 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
         super()._setup_bucket_strategy()
         self._slots = {id(p): (bucket, p.grad) for bucket in self._bucket_list for p in bucket._params}
         for parameter, gradient in before:
-            if gradient is None:  # and not zeros, with which its owner would step it
+            if gradient is None:  # not zeros: its owner would step the parameter with them
                 parameter.grad = None
 
     def _detect_train_change(self) -> bool:
         return any(p.requires_grad and id(p) not in self._trained for p in self._all_params)
 
     def _clear_counters(self) -> None:
-        """Nothing: a forward doesn't begin a reduction, as another may be under way."""
+        """Do nothing: a forward doesn't begin a reduction here, since another may be under way."""
 
     @property
     def hooks(self) -> list[Any]:
@@ -202,11 +204,11 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
 
 
 def end_workers(pipeline: Any, process: int) -> None:
-    """End the threads of a Pipe, which its `__del__` would do: after the interpreter has stopped them, it hangs.
+    """End the threads of a Pipe. Its own `__del__` hangs if the interpreter has already stopped them.
 
     Args:
         pipeline: `Pipe.pipeline`.
-        process: that started them; a fork of it has none.
+        process: id of the process that started the threads; a fork has none.
     """
     if os.getpid() == process:
         join_workers(pipeline.in_queues, pipeline.out_queues)

@@ -1,4 +1,4 @@
-"""FairScale's package: whether it is there. Imports nothing of it."""
+"""Checks whether FairScale is installed, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem_fairscale.plugin import INSTALL, VERSION
 
 
 def require(strategy: str) -> None:
-    """Refuse a run for which FairScale isn't there.
+    """Refuse a run if FairScale isn't installed.
 
     Args:
         strategy: its name, for the message.

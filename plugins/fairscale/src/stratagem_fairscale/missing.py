@@ -1,4 +1,4 @@
-"""`MissingGradients`: which gradients no rank has, found out only where this rank lacks some."""
+"""`MissingGradients`: finds the gradients that no rank has. Only ranks that lack gradients communicate."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 _INSTANCES = count()
-"""Objects that this process has made; other processes may have made others."""
+"""Counts the instances in this process; the count may differ between processes."""
 _KEPT = 16
-"""Windows of which the store keeps what ranks lack: no rank gets so far ahead of one that it waits for."""
+"""Windows that the store keeps. No rank gets this many windows ahead of another, since each waits for all."""
 
 
 class MissingGradients:
-    """What each rank lacks in a reduction, exchanged through the process group's store. Collective to make.
+    """Exchanges which gradients each rank lacks, through the process group's store. Construction is collective.
 
-    No rank waits for it: a rank writes to the store before it sends zeros, and a finished sum has all ranks' parts.
+    No rank waits for the store: each writes to it before it sends zeros, and a finished sum includes all ranks.
     """
 
     def __init__(self, collectives: Collectives) -> None:
@@ -30,11 +30,11 @@ class MissingGradients:
         self._prefix = f"fairscale{collectives.broadcast(next(_INSTANCES))}"
 
     def tell(self, window: int, lacking: Collection[int]) -> None:
-        """Tell the others that in this window this rank lacks the gradients with these numbers."""
+        """Publish the numbers of the gradients that this rank lacks in this window."""
         self._store.set(self._key(window, self._rank), " ".join(map(str, (window, *lacking))))
 
     def nowhere(self, window: int, lacking: Collection[int]) -> set[int]:
-        """Return which of those that this rank lacks no other rank has, once all their parts have come."""
+        """Return which of the gradients in `lacking` no other rank has either. Call it after their reduction."""
         missing = set(lacking)
         for rank in self._ranks:
             if not missing:

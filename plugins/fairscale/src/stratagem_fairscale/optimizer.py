@@ -31,15 +31,15 @@ from stratagem_fairscale.fairscale_private import (
 
 
 class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
-    """OSS, the optimizer state sharding of FairScale, around an optimizer that exists already.
+    """FairScale's optimizer state sharding (OSS) around an existing optimizer.
 
-    Parameters are distributed whole, each to the rank that has least. Each rank steps its own, then sends them to the
-    others. It has the very group dicts of `whole`, so that schedulers made over `whole` change what is stepped;
-    groups that are added to `whole` later are stepped, too. Collective to construct and to step.
+    Each parameter is assigned as a whole to the rank with the fewest elements. Each rank steps its own parameters and
+    then broadcasts them. The group dicts are shared with `whole`, so schedulers of `whole` also work here, and
+    groups that are added to `whole` later are stepped, too. Construction and steps are collective.
 
     Args:
         whole: the user's optimizer over all parameters, of one dtype; must treat each parameter separately, as all of
-            torch's but LBFGS do. Its states are taken over, then dropped there.
+            torch's but LBFGS do. Its states move here.
 
     Attributes:
         state: of the parameters in `owned` alone.
@@ -58,7 +58,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         self.defaults = whole.defaults
         self.state = self.optim.state
         whole.state.clear()
-        # The very list, so that a group that is added to `whole` is clipped and stepped here, too.
+        # The same list object, so that a group that is added to `whole` is clipped and stepped here, too.
         self.param_groups = whole.param_groups
         self._shared_out = members_of(self.param_groups)
         self._own_names = frozenset(vars(self))
@@ -66,7 +66,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if not name.startswith("_") and name not in self.__dict__.get("_own_names", {name}):
-            setattr(self.whole, name, value)  # a setting of the user's class
+            setattr(self.whole, name, value)  # an attribute of the user's optimizer class
 
     @property
     def owned(self) -> list[torch.Tensor]:
@@ -75,23 +75,23 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         return [parameter for group in self.optim.param_groups for parameter in group["params"]]
 
     def owner_of(self, parameter: torch.Tensor) -> int:
-        """The rank that steps a parameter."""
+        """Return the rank that steps a parameter."""
         return owner_of(self, parameter)
 
     def _local(self, groups: list[dict[str, Any]]) -> Optimizer:
         return optimizer_of_part(self.whole, groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as to any optimizer; it is applied before the next forward, as one added to `whole`."""
+        """Add a group, as for any optimizer. It takes effect before the next forward."""
         Optimizer.add_param_group(self, param_group)
 
     def include_added_groups(self) -> None:
-        """Share out the parameters of groups that were added.
+        """Assign the parameters of added groups to ranks.
 
-        OSS shares all of them out again, by which of them are trained now: earlier ones would change their rank.
+        OSS itself would assign all parameters again, by which are trained now, and move earlier ones to other ranks.
 
         Raises:
-            ConfigError: they have another dtype, or the parameters of earlier groups have changed.
+            ConfigError: added parameters have another dtype, or the parameters of earlier groups have changed.
         """
         refuse_other_members(self.param_groups, self._shared_out, "fairscale_sharded")
         added = self.param_groups[len(self.optim.param_groups) :]
@@ -124,9 +124,9 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         self.refresh_trainable()
 
     def _setup_flat_buffers(self) -> None:
-        """Let the ranks send what has ever been trained.
+        """Set up buffers for all parameters that have ever been trained.
 
-        OSS leaves out what is frozen at the time, also if it has a gradient of before, with which its owner steps it.
+        OSS leaves out frozen parameters, even if one has an earlier gradient, with which its owner still steps it.
         """
         everything = [parameter for group in self.param_groups for parameter in group["params"]]
         self._trained.update(parameter for parameter in everything if parameter.requires_grad)
@@ -134,11 +134,11 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
             super()._setup_flat_buffers()
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Step this rank's parameters, then broadcast each rank's to all. Collective."""
+        """Step this rank's parameters, then broadcast every rank's parameters. Collective."""
         self.include_added_groups()
         if not all(buffer.holds_all() for buffer in parameter_buffers(self)):
-            self._setup_flat_buffers()  # the user gave a parameter other data: `parameter.data = …`
-        self.optim.state = self.state  # the user's code may have replaced them
+            self._setup_flat_buffers()  # the user assigned `parameter.data`
+        self.optim.state = self.state  # the user's code may have replaced the state
         copy_attributes(self.whole, self.optim)
         loss = super().step(closure and _evaluated_once(closure), **kwargs)
         copy_attributes(self.optim, self.whole)
@@ -148,10 +148,10 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
     def clip_grad_norm(
         self, max_norm: float, norm_type: float = 2.0, filter_params_fn: Any = None
     ) -> torch.Tensor:
-        """Limit the norm of all ranks' gradients, of which each rank has those that it steps. Collective.
+        """Clip by the norm over all ranks' gradients; each rank has those that it steps. Collective.
 
-        As OSS does, which counts for ever the parameters that had a gradient at the first call, and computes in
-        float32.
+        It replaces OSS's method, which only counts the parameters that had a gradient at its first call, and
+        computes in float32.
 
         Returns:
             The norm before, a scalar.
@@ -171,7 +171,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Refuse: no rank has all states, and the loop of one rank alone may ask.
+        """Refuse: no rank has all states, and this method may be called on one rank only.
 
         Raises:
             ConfigError: says how states are saved.
@@ -179,7 +179,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
         raise no_state_dict(self.whole, "fairscale_sharded")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load groups, and of the states those of `owned`; positions count all parameters."""
+        """Load groups, and the states of parameters in `owned`. Positions count all parameters."""
         self.include_added_groups()
         load_part(self.param_groups, self.optim, state_dict)
         self.state = self.optim.state
@@ -191,7 +191,7 @@ class ShardedOptimizer(OSS):  # type: ignore[misc]  # FairScale has no types
 
 
 def _evaluated_once(closure: Callable[[], Any]) -> Callable[[], Any]:
-    """Return `closure`, which refuses a second evaluation: parameters of other ranks would be those of before."""
+    """Wrap a closure to refuse a second evaluation, which would use other ranks' parameters of before the step."""
     has_evaluated = False
 
     def evaluate() -> Any:

@@ -27,16 +27,16 @@ CHECKPOINT = ("never", "except_last", "always")
 class FairScalePipeStrategy(Strategy):
     """FairScale's Pipe (GPipe, https://arxiv.org/abs/1811.06965): an `nn.Sequential` over devices of one process.
 
-    Each device has some of its layers, and batches flow through them in chunks, each device at one while the next
-    is at the one before. What else the module has is on the first device, as are batches and the Sequential's output.
+    Each device has some of the layers. Batches flow through the devices in chunks, so that devices work on different
+    chunks at the same time. The rest of the module, batches, and the Sequential's output are on the first device.
 
     Args:
-        parallel_devices: the devices; wins over the run's `devices`.
-        balance: layers of each device, as [2, 3]; distributed evenly by their parameters when None.
-        chunks: into how many parts a batch is cut, along dim 0; as many as devices have layers when None.
-        checkpoint: of which chunks layers run again in backward, in the place of keeping what they computed: "never",
+        parallel_devices: the devices; overrides the run's `devices`.
+        balance: layers of each device, as [2, 3]; None distributes them evenly by their parameters.
+        chunks: number of chunks of a batch, along dim 0; None is the number of devices with layers.
+        checkpoint: chunks for which activations are recomputed in backward instead of kept: "never",
             "except_last" or "always".
-        sequential_module: name of the `nn.Sequential`; the only outermost one with several layers when None.
+        sequential_module: name of the `nn.Sequential`; None for the only outermost one with several layers.
         options: those of `StrategyOptions`.
 
     Raises:
@@ -69,7 +69,7 @@ class FairScalePipeStrategy(Strategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module whose Sequential runs on this process's devices; on one device it runs as it is."""
+        """Return a module whose Sequential runs on this process's devices; on one device, the module itself."""
         from stratagem_fairscale.pipe_prepared import PipePrepared
 
         if len(request.devices) == 1 and self.balance is None and self.sequential_module is None:

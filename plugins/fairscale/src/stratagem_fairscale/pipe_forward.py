@@ -1,4 +1,4 @@
-"""`PipeForward`: in the place of a Sequential's forward, FairScale's Pipe over its layers."""
+"""`PipeForward`: replaces a Sequential's forward by FairScale's Pipe over its layers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ONCE_PER_CHUNK = "FairScale runs once for each chunk of a batch: set chunks=1, o
 class PipeForward:
     """Runs the layers of a Sequential on several devices, in chunks of a batch.
 
-    The Sequential keeps its layers, their names and its hooks, and has this object as its `forward` until `release`.
+    The Sequential keeps its layers, names and hooks. This object is its `forward` until `release`.
 
     Args:
-        sequential: whose layers are moved to the devices.
+        sequential: its layers are moved to the devices.
         balance: layers of each device.
-        devices: as many.
-        chunks: into how many parts a batch is cut.
+        devices: as many as `balance` has entries.
+        chunks: number of chunks of a batch.
         checkpoint: as FairScale has it.
 
     Raises:
@@ -49,22 +49,22 @@ class PipeForward:
         self._sequential = sequential
         self._batch_norms = {n: m for n, m in sequential.named_modules() if isinstance(m, BATCH_NORM)}
         with warnings.catch_warnings():
-            # Of torch.distributed.pipelining's predecessor, which is gone from torch.
+            # It points to a predecessor of torch.distributed.pipelining, which torch has removed.
             warnings.filterwarnings("ignore", r"fairscale\.nn\.Pipe has been upstreamed", DeprecationWarning)
             try:
                 self._pipe = Pipe(sequential, balance, devices=devices, chunks=chunks, checkpoint=checkpoint)
-            except (TypeError, ValueError) as error:  # as for a parameter that layers of two devices have
+            except (TypeError, ValueError) as error:  # as for a parameter shared by layers on two devices
                 raise ConfigError(
                     f"FairScale doesn't distribute {type(sequential).__name__}: {error}"
                 ) from error
-        # FairScale ends its threads in __del__, which waits for ever while the interpreter ends.
+        # FairScale ends its threads in __del__, which waits for ever during interpreter shutdown.
         self._end = weakref.finalize(self, end_workers, self._pipe.pipeline, os.getpid())
         self._state = _ThreadState(devices)
         for partition in self._pipe.partitions:
             # patch: replaced forwards
             partition.forward = partial(self._run_layers, partial(nn.Sequential.forward, partition))
         # patch: replaced forwards
-        sequential.forward = self  # type: ignore[method-assign]  # the instance's, on purpose
+        sequential.forward = self  # type: ignore[method-assign]  # on the instance, on purpose
 
     def __call__(self, input: Any) -> Any:
         """Run the layers on a tensor, or a tuple of tensors, whose dim 0 is the batch."""
@@ -83,7 +83,7 @@ class PipeForward:
         return _moved(output, home)
 
     def __reduce__(self) -> Any:
-        """In a copy of the Sequential, and in a file: its ordinary forward."""
+        """Pickle and copy as the Sequential's ordinary forward."""
         return partial, (nn.Sequential.forward, self._sequential)
 
     def release(self) -> None:
@@ -97,7 +97,7 @@ class PipeForward:
             output = forward(input)
         for tensor in output if isinstance(output, tuple) else (output,):
             if isinstance(tensor, torch.Tensor) and tensor.is_complex():
-                # FairScale detaches tensors that aren't floating point: layers before them would get no gradient.
+                # FairScale detaches tensors that aren't floating-point: earlier layers would get no gradient.
                 raise DataError(
                     "a layer returns complex numbers, and FairScale passes on gradients of real ones alone: give "
                     "the layers that compute with them one device, by balance"
@@ -122,10 +122,10 @@ class PipeForward:
 
 
 class _ThreadState:
-    """What torch knows by thread, and FairScale's threads are to have as the one that calls them.
+    """Torch's thread-local state, which FairScale's threads must copy from the calling thread.
 
     Args:
-        devices: that layers are on.
+        devices: of the layers.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -138,7 +138,7 @@ class _ThreadState:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Have it in this thread, too."""
+        """Enter the recorded state in this thread."""
         with ExitStack() as stack:
             if self._inference:
                 stack.enter_context(torch.inference_mode())

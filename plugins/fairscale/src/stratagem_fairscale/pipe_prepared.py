@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class PipePrepared(Prepared):
-    """A module whose Sequential has its layers on several devices of this process.
+    """A module whose Sequential has layers on several devices of this process.
 
     Args:
-        request: as everywhere.
-        strategy: its settings.
+        request: as the `setup` hook received it.
+        strategy: has the settings.
     """
 
     def __init__(self, request: SetupRequest, strategy: FairScalePipeStrategy) -> None:
@@ -29,7 +29,7 @@ class PipePrepared(Prepared):
         self._devices = request.devices[: len(balance)]
         layers = {id(tensor) for tensor in (*sequential.parameters(), *sequential.buffers())}
         for tensor in (*module.parameters(), *module.buffers()):
-            if id(tensor) not in layers:  # the whole of a large model may be too much for one device
+            if id(tensor) not in layers:  # not the layers: a large model may not fit on one device
                 tensor.data = tensor.data.to(request.device)
         chunks = len(balance) if strategy.chunks is None else strategy.chunks
         self._pipe = PipeForward(sequential, balance, self._devices, chunks, strategy.checkpoint)
@@ -42,7 +42,7 @@ class PipePrepared(Prepared):
     def release(self) -> None:
         super().release()
         self._pipe.release()
-        if len(set(self._devices)) > 1:  # in one place again, and in one that has room for it
+        if len(set(self._devices)) > 1:  # back onto one device, which has room for it
             self.original_module.to("cpu")
 
 
@@ -50,11 +50,11 @@ def sequential_in(module: nn.Module, name: str | None) -> nn.Sequential:
     """Return the Sequential whose layers are distributed.
 
     Args:
-        module: the user's.
+        module: the user's module.
         name: as the user gave it; None for the one outermost `nn.Sequential` of at least two layers.
 
     Raises:
-        ConfigError: there is none, there are several, or it isn't a Sequential.
+        ConfigError: there is none, there are several, or the named module isn't an ordinary Sequential.
     """
     kind = type(module).__name__
     if name is not None:
@@ -100,10 +100,10 @@ def _contains(outer: str, inner: str) -> bool:
 
 
 def _balance(sequential: nn.Sequential, devices: int, given: list[int] | None) -> list[int]:
-    """Return the layers of each device; of fewer devices where there are fewer layers.
+    """Return the number of layers on each device. With fewer layers than devices, some devices are unused.
 
     Raises:
-        ConfigError: `given` has another number of devices or layers.
+        ConfigError: `given` has more entries than there are devices, or doesn't add up to the number of layers.
     """
     if given is None:
         sizes = [sum(p.numel() for p in layer.parameters()) for layer in sequential]

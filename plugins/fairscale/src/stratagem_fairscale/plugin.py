@@ -1,4 +1,4 @@
-"""What stratagem-fairscale offers; imports neither torch nor FairScale."""
+"""Registers the components of stratagem-fairscale. Imports neither torch nor FairScale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stratagem import Capabilities, Component, hookimpl
 
 VERSION = "0.4.13"
-"""The last release of FairScale, of which this plugin uses private names: held by a test."""
+"""The last release of FairScale. The plugin uses its private names, which a test checks."""
 INSTALL = f"pip install fairscale=={VERSION}"
 
 _BOTH = {
@@ -19,7 +19,7 @@ _BOTH = {
     "value_clipping",
     "resharding",
 }
-# Ranks would have to agree on each overflow of scaled gradients, of which each has its own.
+# No float16: ranks have different gradients, and would have to agree on whether scaled ones overflowed.
 _SHARDED_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "float8*")
 
 

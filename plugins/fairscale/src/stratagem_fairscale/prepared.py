@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class FairScaleShardedPrepared(ReplicatedPrepared):
-    """A replica of which this rank steps some parameters, and has the gradients of these alone.
+    """A replica of which this rank steps some parameters. It keeps the gradients of these only.
 
     Args:
-        request: as everywhere. Collective.
-        strategy: its settings.
+        request: as the `setup` hook received it. Construction is collective.
+        strategy: has the settings.
     """
 
     has_all_states = False
 
     def __init__(self, request: SetupRequest, strategy: FairScaleShardedStrategy) -> None:
         module = place(request)
-        # Before parameters become parts of OSS's buffers, as each rank has them then.
+        # Before OSS moves parameters into its buffers, with this rank's values.
         broadcast_coalesced((*module.parameters(), *module.buffers()))
         self._names = {id(p): name for name, p in request.original_module.named_parameters()}
         whole = request.make_optimizers()
@@ -52,7 +52,9 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
             request.collectives,
             request.device,
             self._names,
-            strategy.reduce_buffer_size if len(dtypes) == 1 else 0,  # a rank's gradients share a buffer
+            strategy.reduce_buffer_size
+            if len(dtypes) == 1
+            else 0,  # gradients in a buffer must have one dtype
             strategy.reduce_fp16,
             checks=request.steps is None,
         )
@@ -113,7 +115,7 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
     def _clip(self, optimizer: ShardedOptimizer, clipping: Clipping) -> torch.Tensor | None:
         if clipping.max_value is not None:
             own = [parameter for parameter in optimizer.owned if parameter.grad is not None]
-            if own:  # torch refuses to clip nothing
+            if own:  # torch raises on an empty list
                 nn.utils.clip_grad_value_(own, clipping.max_value)
         if clipping.max_norm is None:
             return None
@@ -176,7 +178,7 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
         del self._reducer, self._replica
 
     def _hold(self) -> None:
-        # Weights of losses multiply gradients after the backward.
+        # With weighted losses, gradients are still multiplied after the backward.
         if self._is_own_loop and not self.loss_weights.is_used:
             self._reducer.hold()
 
@@ -188,7 +190,7 @@ class FairScaleShardedPrepared(ReplicatedPrepared):
 
 
 def _refuse_unfit(optimizers: Sequence[Optimizer], names: dict[int, str]) -> None:
-    """Refuse what OSS would get wrong: it sends all that a rank steps for an optimizer in one buffer.
+    """Refuse optimizers that OSS handles wrongly: it sends one rank's parameters of an optimizer in one buffer.
 
     Raises:
         ConfigError: a parameter is in two optimizers, an optimizer has parameters of several dtypes, or none in its

@@ -1,4 +1,4 @@
-"""`GradientReducer`: ShardedDDP, whose ranks send gradients in one and the same order."""
+"""`GradientReducer`: ShardedDDP with one order of gradients on all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OwnersGradient(ZeroableGradient):
-    """In the place of an average that another rank has."""
+    """Placeholder for an averaged gradient that another rank has."""
 
     sentence = (
         "under fairscale_sharded each rank has the averaged gradients of the parameters that it steps, and p.grad of "
@@ -37,24 +37,24 @@ class OwnersGradient(ZeroableGradient):
 class GradientReducer:
     """Averages each gradient on the rank that steps its parameter, while backward computes others.
 
-    FairScale sends gradients in the order in which a rank's backward comes to them, and nothing of a parameter to
-    which it doesn't come: ranks whose backwards differ add gradients of different parameters, or wait for ever. Here
-    all ranks send what is trained, in one order, and a parameter that no rank's backward reached keeps no gradient,
-    as in one process. Collective to make.
+    FairScale sends gradients in the order in which a rank's backward computes them, and skips parameters that the
+    backward doesn't reach. Ranks whose backwards differ then add gradients of different parameters, or hang. Here
+    all ranks send the gradients of all trained parameters, in one order. A parameter that no rank's backward reached
+    gets no gradient, as in one process. Construction is collective.
 
     Args:
         module: on its device, equal on all ranks.
-        optimizers: of the parameters that are averaged.
+        optimizers: of the parameters whose gradients are averaged.
         collectives: of all ranks.
         device: of the module.
         names: id of each parameter → its name.
         reduce_buffer_size: elements of small gradients that are sent together; 0 sends each separately.
         reduce_fp16: send them as float16.
-        checks: whether to note which gradients are averages, for `complete` and `average`: in your own loop.
+        checks: whether to track which gradients are averages, for `complete` and `average`; True in your own loop.
 
     Attributes:
-        engine: what to call for a forward.
-        is_on: whether the next gradients are the last before a step, and are averaged.
+        engine: the module to call for a forward.
+        is_on: whether the next backward is the last one before a step, so that gradients are averaged.
     """
 
     def __init__(
@@ -72,35 +72,35 @@ class GradientReducer:
         self._optimizers, self._names, self._device = optimizers, names, device
         self._missing = MissingGradients(collectives)
         self._window = 0
-        # All by ids of parameters. First what required a gradient in a forward of this window, also if frozen by now.
+        # Keyed by ids of parameters. First those that required a gradient in a forward of this window.
         self._forwarded: set[int] = set()
         self._expected: list[torch.Tensor] | None = None
         self._sent = 0
         self._ready: set[int] = set()
         self._averaged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._aside: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        # For `complete`, by ids of parameters. What averages were when they came: gradient and its version.
+        # For `complete`, by ids of parameters: each averaged gradient and its version at that time.
         self._complete: dict[int, tuple[torch.Tensor, int]] = {}
         # Versions of gradients that backwards within no_sync have left.
         self._local: dict[int, tuple[ReferenceType[torch.Tensor], int]] = {}
         self._has_leftovers = self._was_abandoned = False
-        # What other ranks step, and have the averages of.
+        # Parameters that other ranks step; those ranks have the averages.
         self._elsewhere: dict[int, torch.Tensor] = {}
         self._holds = False
         self.engine = HookedShardedDDP(module, list(optimizers), self._note, reduce_buffer_size, reduce_fp16)
-        # By parameters; hooks of a tensor come before autograd adds to its gradient.
+        # By parameters. Tensor hooks run before autograd accumulates into the gradient.
         self._guards: dict[torch.Tensor, RemovableHandle] = {}
         self._arrange()
 
     def hold(self) -> None:
-        """Let `p.grad` refuse to be read where another rank has the average. The other methods take that back."""
+        """Put placeholders into `p.grad` where another rank has the average. The other methods remove them."""
         for parameter in self._elsewhere.values():
             if parameter.grad is None:
                 parameter.grad = OwnersGradient.like(parameter)
         self._holds = True
 
     def let_go(self) -> None:
-        """Take back what `hold` did, before autograd, the optimizer or FairScale look at gradients."""
+        """Remove the placeholders of `hold`, before autograd, the optimizer or FairScale read gradients."""
         if not self._holds:
             return
         self._holds = False
@@ -111,7 +111,7 @@ class GradientReducer:
                 del self._elsewhere[key]
 
     def before_forward(self) -> None:
-        """Read what was added to optimizers, and note what is trained. Collective only where that changed."""
+        """Include groups added to optimizers, and record trained parameters. Collective if groups were added."""
         self.let_go()
         if self._expected is not None:
             self.finish()  # of a backward that we weren't asked for
@@ -124,40 +124,40 @@ class GradientReducer:
         self._forwarded.update(id(p) for p in self._order if p.requires_grad)
 
     def settle(self) -> None:
-        """Average gradients of backwards that bypassed the strategy, and put all averages in place. Collective."""
+        """Average gradients of backwards that bypassed the strategy, and restore averages set aside. Collective."""
         self.let_go()
         if self._expected is not None:
             self.finish()
         self._add_aside()
 
     def set_aside(self) -> None:
-        """Keep averages of before, to which a further backward would add gradients that aren't averaged yet."""
+        """Move averages out of `p.grad`, so that a further backward doesn't add unaveraged gradients to them."""
         self.let_go()
         for key, (parameter, averaged) in self._averaged.items():
             if parameter.grad is averaged:
-                # What is in a bucket is overwritten by what is sent next.
+                # The next reduction overwrites gradients in buckets.
                 kept = averaged.clone() if self.engine.is_in_bucket(parameter) else averaged
                 self._aside[key] = parameter, kept
                 parameter.grad = None
         self._averaged.clear()
 
     def forget_averages(self) -> None:
-        """Take what gradients there are from now on as not averaged: they have been stepped, or dropped."""
+        """Forget which gradients are averages, after they were stepped or dropped."""
         self._averaged.clear()
 
     def note_leftovers(self) -> None:
-        """Backwards come whose gradients aren't averaged, unless a later one's are. Called on all ranks alike."""
+        """Record that backwards leave unaveraged gradients (no_sync). Called on all ranks."""
         self._has_leftovers = True
 
     def complete(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
-        """Average what backwards within no_sync have left, before a step. Collective.
+        """Average the gradients that backwards within no_sync have left, before a step. Collective.
 
         Args:
             parameters: of one optimizer.
             optimizer: the name of its class.
 
         Raises:
-            GradientError: a gradient was assigned or changed by the user's code, or its parameter was added.
+            GradientError: the user's code assigned or changed a gradient, or its parameter was added after setup.
         """
         self.let_go()
         if self._expected is not None:
@@ -170,7 +170,7 @@ class GradientReducer:
         self._add_aside()
 
     def average(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
-        """Average the gradients of `parameters` whatever made them, unless they are averages. Collective.
+        """Average the gradients of `parameters`, whatever computed them, unless already averaged. Collective.
 
         Raises:
             GradientError: another optimizer's gradient was assigned, or an average was changed.
@@ -188,14 +188,14 @@ class GradientReducer:
         self.finish()
 
     def note_complete(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Take the gradients of `parameters` as they are now for averages over the ranks."""
+        """Record that the current gradients of `parameters` are averages over the ranks."""
         if self._checks:
             for parameter in parameters:
                 if parameter.grad is not None:
                     self._complete[id(parameter)] = parameter.grad, tensor_version(parameter.grad)
 
     def _check(self, parameters: Iterable[torch.Tensor], optimizer: str) -> None:
-        """Refuse gradients that are neither averages nor what backwards have left."""
+        """Refuse gradients that are neither averages nor results of a backward."""
         for parameter in parameters:
             gradient, key = parameter.grad, id(parameter)
             if gradient is None:
@@ -203,7 +203,7 @@ class GradientReducer:
             version = tensor_version(gradient)
             averaged, averaged_version = self._complete.get(key, (None, -1))
             if gradient is averaged:
-                # Gradients that are sent together have one version. Those that zero_grad has filled are no change.
+                # Gradients in one bucket share a version. Zeros, as from zero_grad, don't count as a change.
                 if version != averaged_version and gradient.any():
                     raise GradientError(
                         f"gradients that {optimizer} steps were changed by your code after they had been averaged, "
@@ -226,7 +226,7 @@ class GradientReducer:
                 )
 
     def _is_left(self, key: int, gradient: torch.Tensor, version: int) -> bool:
-        """Whether a gradient is what backwards have left, and not what the user's code made of it."""
+        """Whether a gradient is the unchanged result of backwards within no_sync."""
         left = self._local.get(key)
         return left is not None and left[0]() is gradient and left[1] == version
 
@@ -241,7 +241,7 @@ class GradientReducer:
                 )
 
     def abandon(self) -> None:
-        """A backward has raised. Not collective: what it has sent is waited for by `finish`."""
+        """Handle a backward that raised. Not collective: `finish` waits for the gradients that it has sent."""
         if self._checks and self._expected is not None:
             for parameter in self._expected[: self._sent]:
                 if parameter.grad is not None:  # a zero_grad would change what is being sent
@@ -249,10 +249,10 @@ class GradientReducer:
             self._was_abandoned = True
 
     def _dropped(self, sent: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return of what was sent that which the user's code has dropped since, as after a backward that raised.
+        """Return the sent parameters whose gradients the user's code has dropped since, as after an exception.
 
         Raises:
-            GradientError: a backward raised, and what it left wasn't dropped.
+            GradientError: a backward raised, and its gradients weren't dropped.
         """
         dropped = []
         for parameter in sent:
@@ -268,14 +268,14 @@ class GradientReducer:
         return dropped
 
     def drop(self, parameters: Iterable[torch.Tensor]) -> None:
-        """The user's code drops the gradients of `parameters`."""
+        """Forget the gradients of `parameters`, which the user's code drops."""
         for parameter in parameters:
             self._aside.pop(id(parameter), None)
             self._local.pop(id(parameter), None)
             self._elsewhere.pop(id(parameter), None)
 
     def finish(self) -> None:
-        """Wait until this rank has the averages of what it steps; others' gradients are dropped. Collective."""
+        """Wait until this rank has the averages for its own parameters; drop other gradients. Collective."""
         expected = self._begin()
         dropped = self._dropped(expected[: self._sent]) if self._checks else ()
         lacking = {n for n in range(self._sent, len(expected)) if expected[n].grad is None}
@@ -307,7 +307,7 @@ class GradientReducer:
         self._forwarded.clear()
 
     def release(self) -> None:
-        """Let go of the module and its parameters."""
+        """Remove hooks and placeholders, and drop references to the module."""
         self.let_go()
         for handle in (*self.engine.hooks, *self._guards.values()):
             handle.remove()
@@ -317,7 +317,7 @@ class GradientReducer:
     # --------------------------------------------------------------------------------------------
 
     def _arrange(self) -> None:
-        """Order parameters as backward is likely to come to them."""
+        """Order parameters as backward is likely to reach them: last ones first."""
         places = {id(p): n for n, p in enumerate(self.engine.module.parameters())}
         candidates = self.engine.candidates
         self._groups = sum(len(each.param_groups) for each in self._optimizers)
@@ -329,7 +329,7 @@ class GradientReducer:
                 self._guards[parameter] = parameter.register_hook(guard)  # type: ignore[no-untyped-call]  # torch has none
 
     def _begin(self) -> list[torch.Tensor]:
-        """Begin to average, where that hasn't begun; return what is sent in which order."""
+        """Begin a reduction if none has begun; return the parameters in the order in which they are sent."""
         if self._expected is None:
             self._expected = [p for p in self._order if p.requires_grad or id(p) in self._forwarded]
             if any(id(p) not in self.engine.senders for p in self._expected):
@@ -338,7 +338,7 @@ class GradientReducer:
         return self._expected
 
     def _before_gradient(self, parameter: torch.Tensor, _: torch.Tensor) -> None:
-        """Refuse to add to a gradient that the user's code assigned or changed: the sum would be no average."""
+        """Refuse to add to a gradient that the user's code assigned or changed: the sum can't be averaged."""
         if isinstance(parameter.grad, OwnersGradient):
             parameter.grad = None
         if id(parameter) not in self._ready:

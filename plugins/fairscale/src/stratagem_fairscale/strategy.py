@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from stratagem.sdk.options import ProcessGroupOptions
 
 BUFFER_SIZE = 2**23
-"""FairScale's own."""
+"""FairScale's own default."""
 
 
 class FairScaleShardedStrategy(ProcessGroupStrategy):
     """FairScale's OSS and ShardedDDP (ZeRO-2, https://arxiv.org/abs/1910.02054), in one process per device.
 
-    Each rank keeps the optimizer states of its part of the parameters and, after a backward, the gradients of these.
+    Each rank keeps the optimizer states and, after a backward, the gradients of its own part of the parameters.
 
     Args:
-        reduce_buffer_size: gradients that fit are sent together, in one message of at most so many elements for each
-            rank, whose memory stays; 0 sends each separately, and frees it at once. 2**23 when None.
+        reduce_buffer_size: elements of the buffer in which small gradients for a rank are sent together. Its memory
+            is kept; 0 sends each gradient separately, and frees it at once. None is 2**23, or 0 with reduce_fp16.
         reduce_fp16: send gradients as float16, which halves the bytes. Each is sent separately.
         options: those of `ProcessGroupOptions`.
 
@@ -66,7 +66,7 @@ class FairScaleShardedStrategy(ProcessGroupStrategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a replica whose optimizer states and gradients are distributed."""
+        """Return a replica whose optimizer states and gradients are sharded over the ranks."""
         from stratagem_fairscale.prepared import FairScaleShardedPrepared
 
         if request.collectives.world_size == 1:

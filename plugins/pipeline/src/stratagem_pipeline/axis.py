@@ -1,4 +1,4 @@
-"""The axis `pipeline`: layers in stages along it, which other axes shard, split or copy."""
+"""The axis `pipeline`: layers in stages along one mesh dimension. Other axes shard, split or replicate the stages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class PipelineAxis(Axis):
-    """Layers in stages along this axis, through which batches flow in micro-batches, as under pipeline.
+    """Layers in stages along this axis. Batches flow through the stages in micro-batches, as in strategy `pipeline`.
 
     Args:
-        size: number of ranks with stages of their own; "auto" is what the other axes leave.
-        schedule: as for pipeline; not one that computes gradients of inputs and of weights apart.
+        size: number of ranks with different stages; "auto" uses the ranks that the other axes leave.
+        schedule: as for pipeline, except schedules that compute gradients of inputs and of weights separately.
         micro_batches: as for pipeline.
         pipeline_module: as for pipeline.
         balance: as for pipeline.
@@ -52,7 +52,7 @@ class PipelineAxis(Axis):
             "whole_optimizer",
         }
     )
-    # Stages would have to agree on each overflow of scaled gradients.
+    # No float16: stages would have to agree on whether scaled gradients overflowed in each step.
     precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "float8*")
     sends = "the activations between stages in forward, and their gradients in backward"
 
@@ -72,7 +72,7 @@ class PipelineAxis(Axis):
         self.schedule = schedule_named("1f1b" if schedule is None else schedule)
         self.micro_batches = micro_batches
         self.pipeline_module = pipeline_module
-        # A graph keeps the shapes and modules that it was traced with, which other axes change.
+        # No tracing: a graph keeps the shapes and modules that it was traced with, and other axes change them.
         self.split_points: list[str] | None = None
         self.balance = read_balance(balance)
         self.stages_per_rank = self.schedule.stages_per_rank(stages_per_rank)
@@ -98,5 +98,5 @@ class PipelineAxis(Axis):
         return StagePart(request, stages, pipe, open_among)
 
     def apply(self, target: AxisTarget) -> AxisSteps:
-        """Leave the module as `divide` has made it."""
+        """Do nothing: `divide` has already set up the module."""
         return AxisSteps()

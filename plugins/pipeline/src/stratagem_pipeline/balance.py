@@ -1,4 +1,4 @@
-"""Sharing layers out among stages: neighbours together, and no stage costlier than it must be."""
+"""Distributes layers over stages: neighbouring layers together, with the costliest stage as cheap as possible."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import accumulate
 from stratagem import ConfigError
 
 MEASURES = ("parameters", "activations", "time")
-"""What an automatic balance looks at."""
+"""Costs that an automatic balance can distribute."""
 
 
 def partition(costs: Sequence[float], stages: int) -> list[int]:
-    """Return how many layers each stage has, so that the costliest stage costs as little as can be.
+    """Return how many layers each stage gets, so that the costliest stage costs as little as possible.
 
     Args:
         costs: of each layer, none negative.
@@ -27,7 +27,7 @@ def partition(costs: Sequence[float], stages: int) -> list[int]:
     count = len(costs)
     refuse_more_stages(count, stages)
     until = [0.0, *accumulate(float(cost) for cost in costs)]
-    # least[n]: the bottleneck of the first n layers in as many stages as were looked at.
+    # least[n]: the smallest possible bottleneck of the first n layers, in the number of stages so far.
     least = list(until)
     cuts: list[list[int]] = []
     for stage in range(2, stages + 1):
@@ -36,7 +36,7 @@ def partition(costs: Sequence[float], stages: int) -> list[int]:
         for end in range(stage, count + 1):
             for start in range(stage - 1, end):
                 bottleneck = max(least[start], until[end] - until[start])
-                # Of equally good ones the later cut, which leaves less to the last stage.
+                # Of equally good cuts, take the later one, which leaves less to the last stage.
                 if bottleneck <= best[end]:
                     best[end], cut[end] = bottleneck, start
         least = best
@@ -49,10 +49,10 @@ def partition(costs: Sequence[float], stages: int) -> list[int]:
 
 
 def by_hand(balance: Sequence[int], layers: int, stages: int) -> list[int]:
-    """Return a user's `balance` once it has been checked.
+    """Check a user's `balance` and return it.
 
     Raises:
-        ConfigError: it has another number of stages, or doesn't add up to the layers.
+        ConfigError: it has another number of stages, or doesn't add up to the number of layers.
     """
     sizes = list(balance)
     refuse_other_stages(sizes, stages)
@@ -67,7 +67,7 @@ def by_hand(balance: Sequence[int], layers: int, stages: int) -> list[int]:
 
 
 def refuse_other_stages(sizes: Sequence[int], stages: int) -> None:
-    """Refuse a user's balance of another number of stages.
+    """Refuse a user's balance with another number of stages.
 
     Raises:
         ConfigError: says what to give.

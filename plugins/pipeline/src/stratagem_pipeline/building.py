@@ -1,4 +1,4 @@
-"""From a user's module to a pipeline: layers in stages, tensors where they belong."""
+"""Builds a pipeline from a user's module: divides the layers into stages and places their tensors."""
 
 from __future__ import annotations
 
@@ -44,42 +44,42 @@ class Pipeline:
     holders: dict[int, tuple[int, ...]]
     """id(parameter or buffer) → the ranks of a copy that hold it."""
     statistics_per_part: bool
-    """Whether a batch norm may take the statistics of a part for those of the batch."""
+    """Whether batch norms may use the statistics of a micro-batch instead of the batch's."""
     traced: Traced | None = None
-    """How the pipelined module is called, where it was traced."""
+    """The traced module, if the pipelined module was traced."""
 
     @property
     def rows(self) -> int | None:
-        """Rows of every micro-batch, where only one number is possible."""
+        """Rows of every micro-batch, if the module was traced for one number; else None."""
         return None if self.traced is None else self.traced.rows
 
     def entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What goes into the first layer when the step calls the pipelined module with these.
+        """Return the input of the first layer for a call of the pipelined module with these arguments.
 
         Raises:
-            UsageError: it can't be called with them.
+            UsageError: the module can't be called with them.
         """
         if self.traced is not None:
             return self.traced.value(self.stand_in.name, args, kwargs)
         return only_argument(self.stand_in.name, args, kwargs)
 
     def rows_of(self, tensors: Sequence[torch.Tensor]) -> int:
-        """Return the number of rows of what goes into the first layer.
+        """Return the number of rows in the input of the first layer.
 
         Raises:
-            DataError: tensors that are to have it don't.
+            DataError: tensors that must have a row per sample differ in their rows.
         """
         having_rows = tensors if self.stand_in.every_tensor_has_rows else tensors[:1]
         return rows_of(having_rows, self.stand_in.name)
 
     def returned(self, value: Any) -> Any:
-        """What the step gets for what comes out of the last layer."""
+        """Return the pipelined module's output, given the last layer's."""
         return value if self.traced is None else self.traced.returned(value)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Layers in stages, of which each rank has its own, and which aren't a `Pipeline` yet."""
+    """The layers of a pipeline in stages, each on its rank, before `pipeline` makes a `Pipeline` of them."""
 
     settings: Settings
     stand_in: ForwardInterceptor
@@ -98,7 +98,7 @@ class Stages:
         hand_over: Callable[[Any], Any] = unchanged,
         complete: Callable[[Any], Any] = unchanged,
     ) -> Pipeline:
-        """Return the pipeline of these stages, whose parameters aren't replaced from now on.
+        """Return the pipeline of these stages. Parameters mustn't be replaced after this call.
 
         Args:
             request: as the `setup` hook received it.
@@ -138,7 +138,7 @@ class Stages:
 def divide(
     request: SetupRequest, settings: Settings, pipe: Collectives, construction: Construction | None
 ) -> Stages:
-    """Find the layers, share them out, and place every tensor. Collective.
+    """Find the layers, distribute them over stages, and place every tensor. Collective.
 
     Raises:
         ConfigError: the module can't be the pipeline that the settings describe.
@@ -180,10 +180,10 @@ def divide(
 
 
 def only_argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what an nn.Sequential is called with.
+    """Return the only argument of a call of an nn.Sequential.
 
     Raises:
-        DataError: that isn't one value.
+        DataError: there isn't exactly one positional argument.
     """
     if len(args) == 1 and not kwargs:
         return args[0]
@@ -194,7 +194,7 @@ def only_argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def refuse_small_batch(size: int, micro_batches: int) -> None:
-    """Refuse a batch that can't be cut into so many parts.
+    """Refuse a batch with fewer samples than micro-batches.
 
     Raises:
         DataError: says what to change.
@@ -219,11 +219,11 @@ def _automatic(
     call_layer: Callable[[nn.Module, Any], Any],
     stages: int,
 ) -> list[int]:
-    """Measure on rank 0, for all."""
+    """Return the layers of each stage by cost; rank 0 measures costs for all ranks."""
     if stages == 1:
         return [len(layers)]
     if what == "parameters" or not request.loop.training:
-        # Without a training there is nothing kept for backward, and no backward to time.
+        # Without training, there are no saved activations to count and no backward to time.
         return partition(parameter_bytes(layers), stages)
     if request.steps is None or request.steps.make_sample is None:
         raise DataError(
@@ -248,7 +248,7 @@ def _automatic(
 def _trace(
     request: SetupRequest, split_points: Sequence[str], stand_in: ForwardInterceptor, micro_batches: int
 ) -> Traced:
-    """Trace the pipelined module with a part of a batch, on every rank."""
+    """Trace the pipelined module with a micro-batch, on every rank."""
     if request.steps is None or request.steps.make_sample is None:
         raise DataError(
             f"split_points has {stand_in.name} traced with a batch, and this loader gives none without taking it "
@@ -258,7 +258,7 @@ def _trace(
         raise ConfigError(
             f"{stand_in.name} is to be traced and isn't whole on this rank: construct it again, on every rank"
         )
-    # A graph keeps the devices that the module's code makes tensors on.
+    # A graph records the devices on which the module's code creates tensors.
     request.original_module.to(request.device)
     args, kwargs = _called_with(request, stand_in, micro_batches, request.device)
     return traced(stand_in.net, stand_in.name, args, kwargs, split_points)
@@ -267,7 +267,7 @@ def _trace(
 def _entry(
     request: SetupRequest, stand_in: ForwardInterceptor, micro_batches: int, trace: Traced | None
 ) -> Any:
-    """What goes into the first layer for a part of a batch."""
+    """Return the input of the first layer for one micro-batch."""
     device = torch.device("cpu") if trace is None else request.device
     args, kwargs = _called_with(request, stand_in, micro_batches, device)
     if trace is not None:
@@ -278,7 +278,7 @@ def _entry(
 def _called_with(
     request: SetupRequest, stand_in: ForwardInterceptor, micro_batches: int, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the step calls the pipelined module with, for the first part of a batch on `device`."""
+    """Return the arguments with which the step calls the pipelined module, for one micro-batch on `device`."""
     steps = request.steps
     assert steps is not None
     assert steps.make_sample is not None

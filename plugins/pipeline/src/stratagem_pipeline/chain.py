@@ -1,4 +1,4 @@
-"""A pipeline of an `nn.ModuleList`: layers that the user's module calls one after the other itself."""
+"""A pipeline of an `nn.ModuleList`, whose layers the user's module calls itself, one after the other."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from stratagem_pipeline.nests import Structure, flattened, rebuilt
 from stratagem_pipeline.torch_private import forward_hooks, own_call, set_own_call
 
 _ACTIVATIONS = -1
-"""The number of what a layer gets from the one before it; those of further tensors are from 0."""
+"""The number of the tensor that a layer gets from the layer before it. Further tensors are numbered from 0."""
 
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element → what it travels as where it has no gradient: stages return one for all floating tensors."""
+"""Bytes of an element → integer dtype for sending a tensor without gradient.
+
+Torch's stages send back a gradient for every floating-point tensor."""
 
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
 class _Numbered:
-    """Stands for a tensor in the arguments of a layer."""
+    """Placeholder for a tensor in the arguments of a layer."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -41,15 +43,15 @@ class _Numbered:
 
 
 class LayerCalls:
-    """With which arguments a step calls each layer. It is sent along with the tensors.
+    """The arguments with which a step calls each layer. It is sent along with the tensors.
 
     Args:
-        calls: of each layer, the structure of its positional and keyword arguments, and the values in it.
-        dtypes: of the further tensors, those of the tensors that travel as integers; None for others.
-        enters_twice: whether further tensors share memory with what the first layer gets as activations.
+        calls: for each layer, the structure of its positional and keyword arguments, and the values in it.
+        dtypes: for each further tensor, its dtype if it is sent as integers; else None.
+        enters_twice: whether a further tensor shares memory with the activations of the first layer.
     """
 
-    # Not a dataclass, which would be taken apart as a batch of the user's is.
+    # Not a dataclass: `flattened` opens dataclasses, as it does in a user's batch.
     def __init__(
         self,
         calls: Sequence[tuple[Structure, tuple[Any, ...]]],
@@ -88,15 +90,15 @@ class LayerCalls:
 
 
 class Chain(ForwardInterceptor):
-    """Lets steps call the layers of a list as ever, one after the other, and decides what that does.
+    """Intercepts a step's calls of the layers of a list.
 
-    Each layer but the last returns a stand-in for its output, which only the next layer may be called with. What
-    goes into the pipeline is a tuple of the first layer's activations, the further tensors that layers are called
+    Each layer except the last returns a placeholder for its output, which the step may only pass to the next layer.
+    The input of the pipeline is a tuple: the first layer's activations, the further tensors that layers are called
     with, and the `LayerCalls`.
 
     Args:
         layers: in the order in which they are called.
-        name: the list's in the user's module, for errors.
+        name: of the list in the user's module, for errors.
 
     Raises:
         ConfigError: a layer is there twice, or has forward hooks.
@@ -124,7 +126,7 @@ class Chain(ForwardInterceptor):
 
     @contextmanager
     def acting(self, forward: Callable[..., Any]) -> Iterator[None]:
-        """While active, calls of all layers call `forward` once, where the last one is called."""
+        """While active, calls of the layers are recorded; the call of the last one calls `forward` once."""
         own = [own_call(layer) for layer in self._layers]
 
         def run(value: Any) -> Any:
@@ -132,7 +134,7 @@ class Chain(ForwardInterceptor):
                 return forward(value)
 
         calling = _Calling(self.name, self._first_names, run)
-        # Not as forwards, around which hooks would be called with what only stands for activations.
+        # Replace the calls, not the forwards: otherwise hooks would be called with placeholders.
         with _calls(self._layers, [calling.of(number) for number in range(len(self._layers))]):
             yield
         calling.check_end()
@@ -142,10 +144,10 @@ class Chain(ForwardInterceptor):
 
         Args:
             layer: one of the list.
-            value: what goes into it: activations, further tensors, `LayerCalls`.
+            value: the layer's input: activations, further tensors, `LayerCalls`.
 
         Returns:
-            What goes into the next layer; the output of the last one.
+            The input of the next layer; for the last layer, its output.
 
         Raises:
             DataError: the layer returned something else than a tensor, or changed its arguments.
@@ -172,7 +174,7 @@ class Chain(ForwardInterceptor):
 def _refuse_changed(
     before: tuple[Structure, list[Any]], after: tuple[Structure, list[Any]], name: str
 ) -> None:
-    """Refuse what a layer did to lists and dicts that it was called with: other ranks' layers don't see it.
+    """Refuse changes of a layer to lists and dicts in its arguments: layers on other ranks don't see them.
 
     Raises:
         DataError: names the layer.
@@ -186,7 +188,7 @@ def _refuse_changed(
 
 @contextmanager
 def _calls(layers: Sequence[nn.Module], calls: Sequence[Callable[..., Any] | None]) -> Iterator[None]:
-    """While active, these are called where layers are called; None: the layer itself."""
+    """While active, replace the calls of layers by `calls`; None calls the layer itself."""
     before = [own_call(layer) for layer in layers]
     _set_calls(layers, calls)
     try:
@@ -201,12 +203,12 @@ def _set_calls(layers: Sequence[nn.Module], calls: Sequence[Callable[..., Any] |
 
 
 class _Calling:
-    """The calls of one run of a step.
+    """Records the calls of layers during one run of a step.
 
     Args:
         name: of the list of layers.
-        first_names: of each layer, the name of its forward's first argument, which gets the activations.
-        forward: called with what goes into the first layer, returns the output of the last one.
+        first_names: for each layer, the name of its forward's first argument, which gets the activations.
+        forward: takes the input of the first layer, returns the output of the last one.
     """
 
     def __init__(self, name: str, first_names: Sequence[str], forward: Callable[..., Any]) -> None:
@@ -220,7 +222,7 @@ class _Calling:
         self._between: torch.Tensor | None = None
 
     def of(self, number: int) -> Callable[..., Any]:
-        """Return what stands for layer `number`."""
+        """Return the function that replaces calls of layer `number`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._called(number, args, kwargs)
@@ -228,7 +230,7 @@ class _Calling:
         return call
 
     def check_end(self) -> None:
-        """Refuse a step that called some of the layers.
+        """Refuse a step that called only some of the layers.
 
         Raises:
             DataError: says how many.
@@ -275,7 +277,7 @@ class _Calling:
         )
 
     def _described(self, leaf: Any, activations: Any, number: int) -> Any:
-        """Return what is sent of a value that a layer is called with."""
+        """Return the description of an argument that is sent in its place."""
         if leaf is activations:
             return _Numbered(_ACTIVATIONS)
         if isinstance(leaf, _Between):
@@ -301,31 +303,31 @@ class _Calling:
                 )
             self._dtypes.append(None if integers is None else tensor.dtype)
             self._further.append(tensor if integers is None else tensor.view(integers))
-            self._kept.append(tensor)  # its id stays its own
+            self._kept.append(tensor)  # keep it alive, so that no other tensor gets its id
         return self._numbers[id(tensor)]
 
 
 def _memory(tensor: torch.Tensor | None) -> int | None:
-    """Return the address of a tensor's memory; None of one that has none of its own, as a DTensor."""
+    """Return the address of a tensor's memory; None if it has no memory of its own, as a DTensor."""
     is_plain = type(tensor) is torch.Tensor or isinstance(tensor, nn.Parameter)
     return tensor.untyped_storage().data_ptr() if is_plain and tensor is not None else None
 
 
 class _Between(torch.Tensor):
-    """Stands for the output of a layer that is on another rank: it has a shape, and nothing may be computed of it."""
+    """Placeholder for the output of a layer on another rank. It has a shape; computing with it raises."""
 
     _layer = ""
 
     @staticmethod
     def after(entered: torch.Tensor, layer: str) -> _Between:
-        """Return what stands for the output of `layer`, which is taken to be like the first layer's input."""
+        """Return the placeholder for the output of `layer`, with shape and dtype of the first layer's input."""
         number = torch.empty((), dtype=entered.dtype, device=entered.device)
         made: _Between = number.expand(entered.shape).as_subclass(_Between)
         made._layer = layer
         return made
 
     def refusal(self) -> str:
-        """Say what to do where something is computed of it."""
+        """Return the error message for a step that computes with the placeholder."""
         return (
             f"training_step computes with the output of {self._layer}, which only the next layer gets in a pipeline: "
             "let a layer do so, or choose ddp or fsdp"
@@ -369,4 +371,4 @@ _DESCRIBING = frozenset(
         ),
     ]
 )
-"""What may be asked of it: what is the same of any layer's output."""
+"""Functions that a placeholder allows: their results are the same for any layer's output."""

@@ -1,4 +1,4 @@
-"""What a training step changes in addition to gradients: buffers, and parameters in place."""
+"""Detects what a training step changes besides gradients: buffers, parameters in place, and hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Buffers = dict[tuple[str, nn.Module, str], tuple[torch.Tensor, int, torch.Tenso
 
 @contextmanager
 def buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Around a forward whose effect on buffers isn't to stay: they are afterwards as they were."""
+    """Run a forward without lasting effect on buffers: restore them afterwards."""
     before = _buffers(module)
     try:
         yield
@@ -34,11 +34,11 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
 
 
 class Hooks:
-    """Tells whether a step registers forward hooks on layers: on its rank, most layers don't run within it.
+    """Detects forward hooks that a step registers on layers. They would be missing on the ranks that run the layers.
 
     Args:
         name: of the pipelined module, for errors.
-        layers: all of it.
+        layers: all of its layers.
     """
 
     def __init__(self, name: str, layers: Iterable[nn.Module]) -> None:
@@ -46,14 +46,14 @@ class Hooks:
         self._before = 0
 
     def note(self) -> None:
-        """Expect no other hooks than those of now."""
+        """Record which hooks exist now."""
         self._before = RemovableHandle.next_id
 
     def refuse_new(self) -> None:
         """Refuse hooks that were registered since `note`.
 
         Raises:
-            DataError: names the module that has one.
+            DataError: names the module with a new hook.
         """
         if RemovableHandle.next_id == self._before:
             return
@@ -71,11 +71,11 @@ class Hooks:
 
 
 class Changes:
-    """Tells what was changed since `note`, of the tensors that are on this rank.
+    """Detects which tensors on this rank have changed since `note`.
 
     Args:
-        module: the user's.
-        hooks: of the layers that are pipelined.
+        module: the user's module.
+        hooks: of the pipelined layers.
     """
 
     def __init__(self, module: nn.Module, hooks: Hooks) -> None:
@@ -85,7 +85,7 @@ class Changes:
         self._flags: list[tuple[str, torch.Tensor, bool]] = []
 
     def note(self) -> None:
-        """Take the values of now for those before a batch."""
+        """Record the current values, before a batch."""
         module = self._module
         self._hooks.note()
         self._before = _buffers(module, self._before)
@@ -95,10 +95,10 @@ class Changes:
         self._flags = [(name, p, p.requires_grad) for name, p in module.named_parameters()]
 
     def refuse_parameters(self) -> None:
-        """Refuse what the user's step did to parameters, and hooks that it registered on layers.
+        """Refuse changes of the user's step to parameters, and hooks that it registered on layers.
 
         Raises:
-            DataError: names what was changed in place, or frozen, or unfrozen, or has a hook.
+            DataError: names the parameter that was changed in place, frozen or unfrozen, or the module with a hook.
         """
         self._hooks.refuse_new()
         for name, parameter, flag in self._flags:
@@ -115,7 +115,7 @@ class Changes:
                 )
 
     def buffers(self) -> dict[str, nn.Module]:
-        """Return the buffers that have other values now, and the modules that have them."""
+        """Return the names of changed buffers, with the modules that own them."""
         changed = {}
         for (name, owner, key), (buffer, version, value) in self._before.items():
             now = own_buffers(owner).get(key)
@@ -126,12 +126,12 @@ class Changes:
         return changed
 
     def values(self, changed: dict[str, nn.Module], layers: set[int]) -> dict[str, torch.Tensor]:
-        """Return changed buffers of modules in no stage, whose ids aren't in `layers`."""
+        """Return changed buffers of modules outside of the stages: their ids aren't in `layers`."""
         names = [name for name, owner in changed.items() if id(owner) not in layers]
         return {name: self._module.get_buffer(name).detach() for name in names}
 
     def apply(self, values: dict[str, torch.Tensor]) -> None:
-        """Put what `values` returned on another rank into this rank's buffers."""
+        """Set this rank's buffers to the result of `values` on another rank."""
         for name, value in values.items():
             prefix, _, key = name.rpartition(".")
             owner = self._module.get_submodule(prefix)
@@ -151,15 +151,15 @@ def why_refused(
     padded: bool,
     per_part: bool,
 ) -> str | None:
-    """Return why such changes of buffers aren't those of one forward; None if they are, or are wanted.
+    """Return why changes of buffers differ from those of one forward; None if they don't, or are allowed.
 
     Args:
         changed: as `Changes.buffers` returned it.
         layers: ids of the modules in stages.
-        micro_batches: parts of the batch.
-        recompute: layers of stages run again in backward.
-        padded: parts have rows that aren't the batch's.
-        per_part: statistics of a batch norm may be those of parts.
+        micro_batches: number of micro-batches.
+        recompute: whether layers of stages run again in backward.
+        padded: whether micro-batches have padding rows.
+        per_part: whether batch norms may use the statistics of micro-batches.
     """
     for name, owner in changed.items():
         norm = isinstance(owner, BATCH_NORM)
@@ -179,7 +179,7 @@ def why_refused(
 
 
 def why_kept(module: nn.Module, layers: set[int]) -> str | None:
-    """Return why tensors that layers keep of their forward are refused; None if they keep none.
+    """Return why layers that store tensors of their forward are refused; None if no layer does.
 
     Args:
         module: the user's.
@@ -209,14 +209,14 @@ def _once_for_each_part(name: str, owner: nn.Module, micro_batches: int) -> str:
 
 
 def refuse_batch_norms(module: nn.Module, micro_batches: int) -> None:
-    """Refuse layers that normalize by the part of a batch that they see, before one fails on a part of one sample.
+    """Refuse batch norms, which would normalize each micro-batch separately, or fail on one of a single sample.
 
     Args:
         module: the user's.
-        micro_batches: parts of the batch; at least 2.
+        micro_batches: number of micro-batches; at least 2.
 
     Raises:
-        DataError: names the first.
+        DataError: names the first such layer.
     """
     for name, each in module.named_modules():
         if not isinstance(each, BATCH_NORM):
@@ -232,7 +232,7 @@ def refuse_batch_norms(module: nn.Module, micro_batches: int) -> None:
 
 
 def _changes_uncounted(owner: nn.Module) -> bool:
-    """Whether buffers may change with no other version: `F.batch_norm` and `F.instance_norm` count none."""
+    """Whether buffers may change without a new version: `F.batch_norm` and `F.instance_norm` don't count versions."""
     return owner.training and "running_mean" in own_buffers(owner)
 
 
@@ -246,7 +246,7 @@ def _buffers(module: nn.Module, known: _Buffers | None = None) -> _Buffers:
             old = None if known is None else known.get(place)
             is_same = old is not None and old[0] is buffer and old[1] == tensor_version(buffer)
             if old is not None and is_same and not _changes_uncounted(owner):
-                found[place] = old  # no copy per batch of what stays as it is, such as masks
+                found[place] = old  # don't copy unchanged buffers, such as masks, for each batch
             else:
                 found[place] = (buffer, tensor_version(buffer), buffer.detach().clone())
     return found

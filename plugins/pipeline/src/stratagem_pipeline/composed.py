@@ -34,7 +34,7 @@ class StagePart(ModulePart):
         request: as the `setup` hook received it.
         stages: all of them, placed.
         pipe: the ranks of this copy.
-        open_among: opens a group of some ranks of each copy, and returns this rank's.
+        open_among: opens a group of some ranks in each copy of the model, and returns this rank's group.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StagePart(ModulePart):
         self.roots = [layer for layers in own for layer in layers]
 
     def prepare(self, steps: Sequence[AxisSteps]) -> ComposedPipeline:
-        """Return a pipeline of what the other axes have made of the stages."""
+        """Return a pipeline of the stages, which the other axes have transformed."""
 
         def complete(value: Any) -> Any:
             for each in steps:
@@ -57,7 +57,7 @@ class StagePart(ModulePart):
             return value
 
         def hand_over(value: Any) -> Any:
-            # What comes out of a collective that goes on is awaited.
+            # Also waits for the result of an asynchronous collective.
             return complete(map_tensors(_refuse_shards, value))
 
         pipeline = self._stages.pipeline(self._request, self._pipe, hand_over, complete)
@@ -69,13 +69,15 @@ class ComposedPipeline(PipelinePrepared):
 
     Args:
         request: as the `setup` hook received it; its module has been transformed.
-        pipeline: what of it is where.
-        open_among: opens a group of some ranks of each copy, and returns this rank's.
-        steps: what the other axes do in each step.
+        pipeline: the stages and their ranks.
+        open_among: opens a group of some ranks in each copy of the model, and returns this rank's group.
+        steps: the other axes' work in each step.
     """
 
-    shows_unreduced_gradients = False  # they are of gathered parameters until the window ends
-    supports_inference_mode = False  # parameters are gathered into memory that outlives an evaluation
+    shows_unreduced_gradients = (
+        False  # gradients belong to gathered parameters until the accumulation window ends
+    )
+    supports_inference_mode = False  # an evaluation gathers parameters into memory that training uses again
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class ComposedPipeline(PipelinePrepared):
     ) -> None:
         self._axis_steps = tuple(steps)
         super().__init__(request, pipeline, open_among, averages=False)
-        # The user's code sees whole tensors, as under other compositions.
+        # The user's code sees full tensors, as under other compositions of axes.
         ReadingExchange(request.collectives)
         hold_whole(parameter for _, parameter in self._named)
         self._local_steps = [sharded_step(each, "axis 'pipeline'") for each in self.optimizers]
@@ -105,7 +107,7 @@ class ComposedPipeline(PipelinePrepared):
 
     @contextmanager
     def _running(self, reduces: bool) -> Iterator[None]:
-        """Around a batch: parameters that axes have in shards are there, and none is sent within."""
+        """Run a batch with gathered parameters, so that its layers send none."""
         with ExitStack() as stack:
             for each in self._axis_steps:
                 stack.enter_context(each.computing())
@@ -148,7 +150,7 @@ class ComposedPipeline(PipelinePrepared):
                 yield replica
 
     def _make_equal(self) -> None:
-        """Make what ranks hold alike equal, buffers too: each data rank has its own while it trains. Collective."""
+        """Make replicas equal, including buffers, which differ between data ranks during training. Collective."""
         data = self._collectives.data
         if data.world_size > 1:
             source = dist.get_global_rank(data.process_group, 0)
@@ -172,7 +174,7 @@ class ComposedPipeline(PipelinePrepared):
 
     @torch.no_grad()
     def restore_module(self) -> None:
-        """Leave whole layers on the ranks of their stages, from which the next run in this process goes on."""
+        """Leave full layers on the ranks of their stages. The next run in this process continues from them."""
         super().restore_module()
         self._make_equal()
         made: dict[int, torch.Tensor] = {}
@@ -191,10 +193,10 @@ class ComposedPipeline(PipelinePrepared):
 
 
 def _refuse_shards(tensor: torch.Tensor) -> torch.Tensor:
-    """Refuse activations that only their layout tells from those of one rank: it isn't sent to the next stage.
+    """Refuse DTensors between stages: their layout isn't sent to the next stage.
 
     Raises:
-        ConfigError: names the axes that have them in shards.
+        ConfigError: names the axes of the DTensor's mesh.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -207,7 +209,7 @@ def _refuse_shards(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _shard(name: str, tensor: DTensor, stages: str) -> Replica:
-    """Return what is compared of a shard: with the ranks that have the same one of the same stages."""
+    """Return the replica to compare for a shard, among ranks with the same shard of the same stages."""
     mesh = tensor.device_mesh
     dims = [dim for dim, placement in enumerate(tensor.placements) if not placement.is_replicate()]
     place = [mesh.get_local_rank(dim) for dim in dims]

@@ -1,4 +1,4 @@
-"""What `stratagem conformance pipeline` and the tests try."""
+"""The subject of `stratagem conformance pipeline` and of the tests."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from stratagem_testing import COMPARED_WITH_ITSELF, StrategySubject
 
 
 def one_copy(world_size: int) -> int:
-    """All ranks share one copy of the model, and read the same batches."""
+    """Return 1: all ranks share one copy of the model, and read the same batches."""
     return 1
 
 
-# Buffers that a forward changes are refused where it runs once per part of a batch.
+# With several micro-batches, forwards that change buffers are refused.
 _WHOLE = {"micro_batches": 1, "schedule": "gpipe"}
 
 SUBJECT = StrategySubject(
     "pipeline",
     options={"timeout_s": 60},
     options_for={
-        # The user's step, and hooks on what has been accumulated, run once per part.
+        # The user's step, and post-accumulate hooks, run once per micro-batch.
         **dict.fromkeys(("buffers", "same_start", "frozen_within_a_step", "parameter_hooks"), _WHOLE),
         **dict.fromkeys(COMPARED_WITH_ITSELF, _WHOLE),
     },

@@ -1,4 +1,4 @@
-"""Which module of the user's is the pipeline."""
+"""Finds the submodule that becomes the pipeline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def pipelined_module(original_module: nn.Module, name: str | None, *, traced: bo
 
     Args:
         original_module: the user's module.
-        name: as the user gave it; None for the one outermost `nn.Sequential` of at least two layers, or, where there
+        name: as the user gave it; None for the one outermost `nn.Sequential` of at least two layers, or, if there
             is no Sequential, the one outermost `nn.ModuleList`.
-        traced: whether it is to be traced, so that it needn't be one of these.
+        traced: whether the module is traced; it may then have any class.
 
     Raises:
-        ConfigError: there is none, there are several, or it is another module.
+        ConfigError: there is no such module, there are several, or the named module has another class.
     """
     if name is None:
         return _only_child(original_module) if traced else _only_stack(original_module)

@@ -1,4 +1,4 @@
-"""Evaluation: the pipelined module's forward through all stages, with its output on every rank."""
+"""Evaluation: runs the pipelined module's forward through all stages, and returns its output on every rank."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from stratagem_pipeline.building import Pipeline
 
 KEPT = 4
-"""Routes for the shapes that came last; each has memory for what it receives."""
+"""Number of routes that are kept, for the newest shapes. Each has its own receive buffers."""
 
 
 class PipelinedForward:
-    """Answers calls of the pipelined module without backward.
+    """Runs calls of the pipelined module through the pipeline, without backward.
 
     Args:
-        pipeline: on whose ranks every call is collective.
+        pipeline: the pipeline; every call is collective among its ranks.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -35,13 +35,13 @@ class PipelinedForward:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """While active, a call of the pipelined module runs the pipeline, and returns its output everywhere."""
+        """While active, a call of the pipelined module runs the pipeline, and returns its output on every rank."""
         self._hooks.note()
         with torch.no_grad(), self._pipeline.stand_in.acting(self._forward):
             yield
 
     def release(self) -> None:
-        """Let go of everything that was made for a shape."""
+        """Drop all routes."""
         self._routes.clear()
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ class PipelinedForward:
             parts = list(zip(*(torch.split(tensor, each) for tensor in tensors)))
             filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
         else:
-            # Nothing says which of the further tensors could be cut.
+            # Don't split the batch: it is unknown which further tensors have a row per sample.
             each, filled = rows, [tensors]
         sizes = [min(each, rows - start) for start in range(0, rows, each)]
         entry = Form(form.spec, form.others, form.is_tensor, taken_apart(filled[0])[0].shapes)
@@ -68,7 +68,7 @@ class PipelinedForward:
         return self._shared(route, outputs)
 
     def _shared(self, route: Route, outputs: list[tuple[torch.Tensor, ...]]) -> Any:
-        """Put the outputs of all micro-batches together, and send them to every rank."""
+        """Concatenate the outputs of all micro-batches, and send them to every rank."""
         line, name = self._pipeline.line, self._pipeline.stand_in.name
         form, last = route.forms[-1], line.stage_ranks[-1]
         merged = []
@@ -97,7 +97,7 @@ class PipelinedForward:
 
 
 def remember(routes: dict[Any, Any], key: Any, route: Any) -> None:
-    """Keep a route, and forget the oldest where there are too many; alike on all ranks of a copy."""
+    """Keep a route, and drop the oldest if there are too many; the same on all ranks of a copy."""
     while len(routes) >= KEPT:
         del routes[next(iter(routes))]
     routes[key] = route

@@ -1,4 +1,4 @@
-"""What takes the place of the pipelined module while a step of the user's module runs."""
+"""Replaces the pipelined module's forward while a step of the user's module runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem.errors import DataError
 
 
 class _Reached(BaseException):
-    """Leaves a step where it calls the pipelined module; no `except Exception` of a user stops it."""
+    """Leaves a step at its call of the pipelined module. A user's `except Exception` doesn't catch it."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
@@ -20,28 +20,28 @@ class _Reached(BaseException):
 
 
 class ForwardInterceptor:
-    """Lets steps call the pipelined module as ever, and decides what that does.
+    """Intercepts a step's calls of the pipelined module.
 
     Args:
-        net: the pipelined module, which steps may reach by any path.
+        net: the pipelined module; steps may call it under any name.
         name: its name in the user's module, for errors.
     """
 
     every_tensor_has_rows = True
-    """Whether all tensors that the first layer gets have a row per sample, not only the first one."""
+    """Whether all tensors in the first layer's input have a row per sample; if False, only the first has."""
 
     def __init__(self, net: nn.Module, name: str) -> None:
         self.net, self.name = net, name
 
     def call_layer(self, layer: nn.Module, value: Any) -> Any:
-        """Return what a layer makes of what goes into it."""
+        """Return a layer's output for its input."""
         return layer(value)
 
     @contextmanager
     def acting(self, forward: Callable[..., Any]) -> Iterator[None]:
-        """While active, a call of the module calls `forward` instead of its own."""
+        """While active, a call of the module calls `forward` instead of the module's own."""
         own = self.net.__dict__.get("forward")
-        # On the instance, where calls look first; hooks of the module stay around it.
+        # On the instance, where Module.__call__ finds it first. The module's hooks still run around it.
         # patch: pipelined forward
         self.net.__dict__["forward"] = forward
         try:
@@ -55,14 +55,14 @@ class ForwardInterceptor:
     def called_with(
         self, step: Callable[[], Any], check: Callable[[], None] = lambda: None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Run a step up to where it calls the module; return what it calls it with.
+        """Run a step up to its call of the module; return the arguments of that call.
 
         Args:
-            step: the user's.
-            check: is called where the step calls the module.
+            step: the user's step.
+            check: called when the step calls the module.
 
         Raises:
-            DataError: it never does.
+            DataError: the step never calls the module.
         """
 
         def leave(*args: Any, **kwargs: Any) -> Any:
@@ -83,12 +83,12 @@ class ForwardInterceptor:
         """Run a step whose call of the module returns `output`; return what the step returns.
 
         Args:
-            step: the user's.
+            step: the user's step.
             output: of the last stage.
-            check: is called where the step calls the module.
+            check: called when the step calls the module.
 
         Raises:
-            DataError: it calls the module again, or never.
+            DataError: the step calls the module more than once, or never.
         """
         calls = 0
 

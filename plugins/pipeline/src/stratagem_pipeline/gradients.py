@@ -1,4 +1,4 @@
-"""Gradients of a copy's stages: summed where stages share a parameter, averaged over copies, limited together."""
+"""Gradients of a pipeline: summed where stages share a parameter, averaged over copies, clipped by one norm."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Gradients:
     """The gradients of the parameters that this rank holds.
 
     Args:
-        held: in an order that is the same on every rank that holds the same.
+        held: the parameters, in the same order on all ranks that hold the same ones.
         holders: id(parameter) → the ranks of the copy that hold it, in order.
-        shared_among: the ranks of a copy that hold the same parameters, the same list on all ranks.
+        shared_among: the sets of ranks in a copy that share parameters; the same list on all ranks.
         pipe: the ranks of this copy.
-        data: this rank and its like in every other copy; None where others average over these.
-        open_group: opens a group of some ranks of each copy, and returns this rank's.
+        data: the ranks with the same stages in all copies; None if other code averages over them.
+        open_group: opens a group of some ranks in each copy, and returns this rank's group.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Gradients:
     def clip_norm(
         self, parameters: Sequence[nn.Parameter], max_norm: float, norm_type: float, device: torch.device
     ) -> torch.Tensor:
-        """Limit the norm over all stages; a parameter that several hold counts once. Collective in the copy.
+        """Clip by the norm over all stages. A shared parameter counts once. Collective in the copy.
 
         Returns:
             The total norm before.
         """
         own = by_kind(p for p in parameters if p.grad is not None and id(p) in self._own)
         grads = [[p.grad for p in each if p.grad is not None] for each in own]
-        # A norm of DTensors counts each element of the whole once.
+        # The norm of a DTensor counts each element of the full tensor once.
         norms = [_whole(nn.utils.get_total_norm(each, norm_type)).to(device) for each in grads]
         local = _norm_of(norms, norm_type) if norms else torch.zeros((), device=device)
         total = _norm_of(list(self._pipe.all_gather(local.to(torch.float64))), norm_type).to(local.dtype)
@@ -78,7 +78,7 @@ class Gradients:
 
 
 def by_kind(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Return parameters in groups that torch takes at a time: plain ones, and DTensors by their mesh."""
+    """Group parameters so that torch's functions accept each group: ordinary ones, and DTensors by mesh."""
     kinds: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         kind = parameter.device_mesh if isinstance(parameter, DTensor) else None
@@ -98,7 +98,7 @@ def _whole(norm: torch.Tensor) -> torch.Tensor:
 
 
 def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> Iterator[torch.Tensor]:
-    """Yield in large chunks the gradients that any rank of the group has. A gradient that no rank has stays None."""
+    """Yield flat buckets of the gradients that any rank of the group has. A gradient that no rank has stays None."""
     if not parameters:
         return iter(())
     has_one = [parameter.grad is not None for parameter in parameters]
@@ -109,7 +109,7 @@ def _gradients(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> 
 def backward_before(
     entries: Iterable[tuple[Any, tuple[torch.Tensor, ...]]], leaves: Iterable[tuple[torch.Tensor, ...]]
 ) -> None:
-    """Run backward of what the step computed before the pipelined module."""
+    """Run backward through the step's code before the pipelined module."""
     outputs, grads = [], []
     for (_, tensors), given in zip(entries, leaves):
         for tensor, leaf in zip(tensors, given):

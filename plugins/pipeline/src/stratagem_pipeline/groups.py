@@ -1,4 +1,4 @@
-"""Groups of the same ranks in every copy of a pipeline."""
+"""Process groups with the same ranks in every copy of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 def among_copies(
     mesh: DeviceMesh, name: str, open_group: Callable[[Iterable[Sequence[int]]], Any]
 ) -> Callable[[Sequence[int]], Any]:
-    """Return a function that opens a group of some ranks of each copy, and returns this rank's.
+    """Return a function that opens a group of some ranks in each copy, and returns this rank's group.
 
     Args:
         mesh: all ranks of the run.
-        name: of the dimension along which the ranks of a copy are.
-        open_group: opens groups of ranks of the run, and returns this rank's. Collective.
+        name: of the mesh dimension along which the ranks of one copy lie.
+        open_group: opens groups of ranks of the run, and returns this rank's group. Collective.
     """
     dim = (mesh.mesh_dim_names or ()).index(name)
     copies = mesh.mesh.movedim(dim, -1).reshape(-1, mesh.mesh.shape[dim]).tolist()

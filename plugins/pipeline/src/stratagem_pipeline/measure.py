@@ -1,4 +1,4 @@
-"""What each layer costs, on a part of a batch: for an automatic balance."""
+"""Measures the cost of each layer on a micro-batch, for an automatic balance."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from stratagem import Precision
 
 REPEATS = 3
-"""The fastest of these counts, after one to warm up."""
+"""Number of timed runs, after one warm-up. The fastest counts."""
 
 
 def parameter_bytes(layers: Sequence[nn.Module]) -> list[float]:
-    """Return the bytes of the parameters and buffers of each layer, without looking at values."""
+    """Return the bytes of the parameters and buffers of each layer. They may be on "meta"."""
     return [
         float(
             sum(tensor.numel() * tensor.element_size() for tensor in (*layer.parameters(), *layer.buffers()))
@@ -39,16 +39,16 @@ def measured(
     precision: Precision,
     call_layer: Callable[[nn.Module, Any], Any],
 ) -> list[float]:
-    """Run layer after layer, and return what each costs.
+    """Run the layers one after the other, and return the cost of each.
 
     Args:
-        what: "activations", the bytes that it keeps for backward, or "time", the seconds of its forward
+        what: "activations", the bytes that a layer keeps for backward, or "time", the seconds of its forward
             and backward.
-        layers: one after the other; buffers are left as they are.
-        entry: what the first is called with.
+        layers: in their order; their buffers don't change.
+        entry: the input of the first layer.
         borrowed: a context in which a layer has its parameters.
-        precision: under whose autocast they run.
-        call_layer: calls a layer with what goes into it.
+        precision: its autocast is used.
+        call_layer: calls a layer with its input.
     """
     costs, value = [], entry
     with torch.random.fork_rng(devices=[]):
@@ -72,7 +72,7 @@ def _saved(layer: nn.Module, call: Callable[[Any], Any], value: Any) -> tuple[fl
 
     with saved_tensors_hooks(note, lambda tensor: tensor):
         output = call(_leaves(value))
-        # Held until here, so that no memory is counted under two addresses or one address twice.
+        # The output keeps all saved tensors alive until here, so that no address is used twice.
         return float(sum(sizes.values())), output
 
 
@@ -96,7 +96,7 @@ def _timed(layer: nn.Module, call: Callable[[Any], Any], value: Any) -> tuple[fl
 
 
 def _leaves(value: Any) -> Any:
-    """The value in copies that have gradients where they can, and that a layer may change in place."""
+    """Return copies that require gradients if they are floating-point, and that a layer may change in place."""
     form, tensors = taken_apart(value)
     return form.value([t.detach().requires_grad_(t.is_floating_point()).clone() for t in tensors])
 
@@ -107,7 +107,7 @@ def _wait(tensors: Sequence[torch.Tensor]) -> None:
 
 
 class _Kept:
-    """Buffers of a layer are afterwards as they were."""
+    """Restores a layer's buffers on exit."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in layer.buffers()]

@@ -1,4 +1,4 @@
-"""Nests of values as a structure and a list: what is sent from rank to rank, and compared."""
+"""Flattens nested values into a structure and a list of leaves, to send and compare them between ranks."""
 
 from __future__ import annotations
 

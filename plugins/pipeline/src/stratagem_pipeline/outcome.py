@@ -1,4 +1,4 @@
-"""Telling every stage what the last one computed, in one small message per batch."""
+"""Sends the last stage's results to every stage, in one small message per batch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 SIZE = 64
-"""Numbers in the message that is always sent: a flag, and what fits."""
+"""Length of the message that is always sent: a flag, and the first numbers of the value."""
 _EXACT = 2**53
 """Largest integer up to which float64 is exact."""
 
 
 class Outcome:
-    """Shares values made of numbers, tensors and anything else among the ranks of a copy.
+    """Broadcasts nested values of numbers, tensors and other objects among the ranks of a copy.
 
-    Numbers go in one message of fixed size. Names, structure and whatever isn't a number are sent only
-    where they aren't those of the batch before; tensors that aren't scalars follow one by one.
+    Numbers go in one message of fixed size. Names, structure and other objects are sent only if they differ from
+    those of the batch before. Tensors that aren't scalars follow one by one.
 
     Args:
         pipe: the ranks.
-        source: which of them has the value.
+        source: the rank that has the value.
     """
 
     def __init__(self, pipe: Collectives, source: int, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class Outcome:
         """Return the source's value, detached, on every rank. Collective in the copy.
 
         Args:
-            value: only the source's matters; nested as it likes.
+            value: any nested value; ignored except on the source.
         """
         if self._pipe.world_size == 1:
             return value
@@ -68,7 +68,7 @@ class Outcome:
             received += self._pipe.broadcast(rest, self._source).tolist()
         numbers_received, tensors_left = iter(received[1:]), iter(tensors)
         leaves = [self._leaf(kind, numbers_received, tensors_left, is_source) for kind in kinds]
-        # What was computed here keeps its precision and its types.
+        # The source returns its own value, with the original precision and types.
         return value if is_source else rebuilt(spec, leaves)
 
     def _leaf(self, kind: tuple[Any, ...], numbers: Any, tensors: Any, is_source: bool) -> Any:
@@ -86,7 +86,7 @@ _NUMBERS: dict[str, Any] = {"float": float, "int": int, "bool": bool, "scalar": 
 
 
 def _kind(leaf: Any, numbers: list[float], tensors: list[torch.Tensor]) -> tuple[Any, ...]:
-    """Describe a leaf, and put what is sent of it into one of the lists."""
+    """Describe a leaf, and add its number or tensor to the list that is sent."""
     if isinstance(leaf, torch.Tensor):
         if leaf.dim() == 0 and not leaf.is_complex():
             number = leaf.item()

@@ -1,4 +1,4 @@
-"""Giving each rank the tensors of its stages, and nothing of the others'."""
+"""Gives each rank the tensors of its own stages only."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Place = tuple[nn.Module, str]
 
 
 class Placement:
-    """Every tensor of a module, where it is registered, and which ranks of a copy are to hold it.
+    """Places the tensors of a module: knows where each is registered, and which ranks of a copy hold it.
 
-    The module keeps its structure and its names on every rank: what a rank doesn't hold is on "meta".
+    The module keeps its structure and names on every rank. Tensors that a rank doesn't hold are on "meta".
 
     Args:
         root: the whole module.
         pipe: the ranks of this copy.
         collectives: all ranks.
-        construction: what tensors on "meta" were recorded in, if they were.
-        device: of what is held.
+        construction: the recorded values of tensors on "meta", if any.
+        device: of the tensors that this rank holds.
 
     Raises:
-        ConfigError: ranks built different modules, or no one has the values of a tensor.
+        ConfigError: ranks built different modules, or no rank has the values of a tensor.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Placement:
         self._sources = self._agree()
 
     def assign(self, stages: Sequence[Iterable[nn.Module]], ranks: Sequence[int]) -> None:
-        """Say which ranks hold what: the modules of each stage, and its rank. What is in none, all hold."""
+        """Set which ranks hold which tensors, by the modules and rank of each stage. All ranks hold other tensors."""
         of_tensor: dict[int, set[int]] = {}
         for modules, rank in zip(stages, ranks):
             for tensor in _tensors_in(modules):
@@ -70,7 +70,7 @@ class Placement:
             self._holders[name] = tuple(sorted(of_tensor.get(id(self._tensor(name)), everyone)))
 
     def fill(self, modules: Iterable[nn.Module] | None = None) -> None:
-        """Give the tensors of `modules`, or all that are left, their values where they are held. Collective."""
+        """Fill the tensors of `modules`, or all remaining ones, on the ranks that hold them. Collective."""
         wanted = None if modules is None else {id(tensor) for tensor in _tensors_in(modules)}
         for name in list(self._holders):
             if wanted is None or id(self._tensor(name)) in wanted:
@@ -78,12 +78,12 @@ class Placement:
                 self._done[name] = self._holders.pop(name)
 
     def holders(self) -> dict[int, tuple[int, ...]]:
-        """id(tensor) → the ranks of a copy that hold it, of everything that was filled."""
+        """Return, for all filled tensors, id(tensor) → the ranks of a copy that hold it."""
         return {id(self._tensor(name)): ranks for name, ranks in self._done.items()}
 
     @contextmanager
     def borrowed(self, layer: nn.Module) -> Iterator[None]:
-        """While active, `layer` has its tensors on this rank, which knows their values."""
+        """While active, `layer` has its tensors on this rank. This rank must know their values."""
         before = []
         for module in layer.modules():
             before += [(own_table(module, name), name, tensor) for name, tensor in own_tensors(module)]
@@ -129,7 +129,7 @@ class Placement:
             tensor.data = value
 
     def _value(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Its values, which this rank knows."""
+        """Return the tensor's values. This rank must know them."""
         if not tensor.is_meta:
             return tensor.detach()
         assert self._construction is not None
@@ -140,7 +140,7 @@ class Placement:
             own_table(module, own)[own] = tensor
 
     def _agree(self) -> dict[str, int]:
-        """Compare ranks; return which rank's values each tensor is to have: rank 0's where it has them."""
+        """Compare the ranks' modules; return for each tensor the first rank that knows its values."""
         shapes = [(n, tuple(self._tensor(n).shape), str(self._tensor(n).dtype)) for n in self._places]
         unknown = {name for name in self._places if not self._knows(self._tensor(name))}
         digest = sha256(repr(shapes).encode()).hexdigest()

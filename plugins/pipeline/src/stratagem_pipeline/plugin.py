@@ -1,4 +1,4 @@
-"""What stratagem-pipeline offers."""
+"""Registers the components of stratagem-pipeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stratagem_components() -> Sequence[Component]:
             conformance="stratagem_pipeline.conformance:SUBJECT",
             capabilities=Capabilities(
                 processes="per-device",
-                # Stages would have to agree on each overflow of scaled gradients.
+                # No float16: stages would have to agree on whether scaled gradients overflowed in each step.
                 precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "float8*"),
                 features=frozenset(
                     {

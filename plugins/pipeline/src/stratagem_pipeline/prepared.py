@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class PipelinePrepared(Prepared):
-    """A module of which each rank has some layers. Training steps and evaluations are collective in a copy.
+    """A module whose layers are distributed over ranks. Training steps and evaluations are collective in a copy.
 
     Args:
         request: as the `setup` hook received it; its tensors have been placed.
-        pipeline: what of it is where.
-        open_among: opens a group of some ranks of each copy, and returns this rank's.
+        pipeline: the stages and their ranks.
+        open_among: opens a group of some ranks in each copy of the model, and returns this rank's group.
         averages: whether gradients are averaged over the ranks that read different batches.
     """
 
@@ -111,7 +111,7 @@ class PipelinePrepared(Prepared):
         return output
 
     def _put_aside(self) -> None:
-        """Take away gradients that a step left: those of this one are completed by themselves, and added to them."""
+        """Set gradients of an earlier step aside. This step's are reduced without them, and then added to them."""
         if self._are_complete:
             kept = [(p, p.grad) for _, p in self._named if p.grad is not None]
             if kept and self.loss_weights.is_used:
@@ -134,11 +134,11 @@ class PipelinePrepared(Prepared):
         return self._training.run(args, divisor, self.loss_weights.unit)
 
     def _reduce(self) -> None:
-        """Complete the gradients of a batch, with those of earlier ones. Collective."""
+        """Reduce the gradients accumulated in this window. Collective."""
         self._gradients.reduce()
 
     def _refuse_hooks(self) -> None:
-        """Refuse hooks that would be called with the gradient of a part: they needn't be linear."""
+        """Refuse hooks that would be called with the gradient of one micro-batch: a hook may not be linear."""
         for name, parameter in () if self._calls_hooks_once else self._named:
             if backward_hooks(parameter) or post_accumulate_hooks(parameter):
                 raise ConfigError(
@@ -187,7 +187,7 @@ class PipelinePrepared(Prepared):
         return state
 
     def _own_extra(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of modules that run on this rank: those of others know nothing new."""
+        """Return extra states of modules that run on this rank. Modules of other ranks' stages have stale ones."""
         line = self._pipeline.line
         of_stage = [{id(m) for layer in layers for m in layer.modules()} for layers in line.layers]
         own = set().union(*(of_stage[stage] for stage in line.own))
@@ -220,7 +220,7 @@ class PipelinePrepared(Prepared):
 
     @contextmanager
     def _whole_groups(self) -> Iterator[None]:
-        """While active, optimizers have the parameters of all ranks, as the user gave them."""
+        """While active, optimizers have the parameters of all ranks, as the user passed them."""
         for optimizer, groups in zip(self.optimizers, self._whole):
             for group, parameters in zip(optimizer.param_groups, groups):
                 group["params"] = list(parameters)

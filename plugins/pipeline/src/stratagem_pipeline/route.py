@@ -1,4 +1,4 @@
-"""`Route`: the way of micro-batches of one shape through all stages."""
+"""`Route`: stages for micro-batches of one shape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def unchanged(value: Any) -> Any:
-    """Return a value as it is."""
+    """Return the value itself."""
     return value
 
 
@@ -35,18 +35,18 @@ class Line:
     stage_ranks: tuple[int, ...]
     """Stage → rank in `pipe`."""
     layers: tuple[tuple[nn.Module, ...], ...]
-    """Stage → its layers; those of other ranks without memory."""
+    """Stage → its layers; layers of other ranks are on "meta"."""
     precision: Precision
     recompute: bool
     schedule: Schedule
     call_layer: Callable[[nn.Module, Any], Any]
-    """Calls a layer with what goes into it."""
+    """Calls a layer with its input."""
     outer: tuple[nn.Parameter, ...] = ()
-    """Parameters in no layer, which the user's step may use for its loss."""
+    """Parameters outside of the layers, which the user's step may use for its loss."""
     hand_over: Callable[[Any], Any] = unchanged
-    """Makes of what goes into a stage, or comes out of one, in any nest, tensors that can be sent."""
+    """Converts a nested input or output of a stage so that its tensors can be sent."""
     complete: Callable[[Any], Any] = unchanged
-    """Makes what a step returned whole."""
+    """Converts the output of a step to full tensors."""
 
     @property
     def own(self) -> list[int]:
@@ -65,14 +65,14 @@ class Line:
 
 
 class Route:
-    """Stages for micro-batches of one shape. Collective to make, among the ranks of a copy.
+    """Stages for micro-batches of one shape. Construction is collective among the ranks of a copy.
 
-    Torch's stages receive into memory that is there before: another shape needs other stages.
+    Torch's stages receive into preallocated memory, so another shape needs other stages.
 
     Args:
         line: the pipeline.
         entry: form of a padded micro-batch; only the rank with the first stage knows it.
-        rows: of each micro-batch without padding; only that rank knows them.
+        rows: of each micro-batch without padding; only the rank with the first stage knows them.
     """
 
     def __init__(self, line: Line, entry: Form | None, rows: Sequence[int] | None) -> None:
@@ -82,7 +82,7 @@ class Route:
         self.rows: tuple[int, ...] = tuple(agreed)
         self._padded = int(entry.shapes[0][0][0])
         self.forms: list[Form] = [entry]
-        """Forms of the inputs of each stage, and of the last one's outputs."""
+        """Forms of each stage's input, and of the last stage's output."""
         self.modules: dict[int, StageModule] = {}
         last = len(line.stage_ranks) - 1
         with forked_rng(line.device):
@@ -111,10 +111,10 @@ class Route:
         return self._padded
 
     def schedule(self, loss: Callable[..., torch.Tensor]) -> Any:
-        """Make torch's schedule over this rank's stages; its `step` trains a batch.
+        """Return torch's schedule for this rank's stages; its `step` runs forward and backward of a batch.
 
         Args:
-            loss: of (outputs of the last stage, number of the micro-batch).
+            loss: function of (outputs of the last stage, number of the micro-batch).
         """
         from torch.distributed.pipelining import PipelineStage
 
@@ -139,7 +139,7 @@ class Route:
         """Run all micro-batches through all stages, without backward. Collective in the copy.
 
         Args:
-            micro_batches: padded; only looked at on the rank with the first stage.
+            micro_batches: padded; ignored except on the rank with the first stage.
 
         Returns:
             On the rank with the last stage, the outputs of every micro-batch; elsewhere none.
@@ -174,7 +174,7 @@ class Route:
         return tensors
 
     def _sent(self, tensors: Sequence[torch.Tensor], rank: int) -> list[tuple[Any, Any]]:
-        # The tensors are kept until they have gone.
+        # Returned with their work, so that the tensors stay alive until they are sent.
         group, target = self.line.pipe.process_group, self._global(rank)
         return [(dist.isend(tensor, target, group=group), tensor) for tensor in tensors]
 
@@ -183,12 +183,12 @@ class Route:
 
 
 def keeps_no_outputs(schedule: Any) -> dict[str, Any]:
-    """Keywords that tell a schedule's `step` to return no outputs, where this version of torch has them."""
+    """Return keywords that make a schedule's `step` return no outputs, if this version of torch has them."""
     return {"return_outputs": False} if "return_outputs" in signature(schedule.step).parameters else {}
 
 
 def _described(form: Form) -> tuple[torch.Tensor, ...]:
-    """Tensors without memory, which tell torch what is sent; what can have a gradient has one."""
+    """Return "meta" tensors that describe to torch what is sent. All floating-point ones require gradients."""
     return tuple(
         torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
         for shape, dtype in form.shapes

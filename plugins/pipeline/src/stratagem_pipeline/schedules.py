@@ -1,4 +1,4 @@
-"""Schedules by name: which class of torch runs it, and which rank has which stages."""
+"""Schedules by name: the torch class that runs each, and which rank has which stages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from stratagem import ConfigError
 
 @dataclass(frozen=True)
 class Schedule:
-    """A way to order the forwards and backwards of micro-batches."""
+    """An order of the forwards and backwards of micro-batches."""
 
     name: str
     torch_name: str
     """Name that `torch.distributed.pipelining.schedules.get_schedule_class` takes."""
     several: bool = False
-    """A rank has several stages."""
+    """Whether a rank has several stages."""
     is_v: bool = False
-    """The first and the last stage are on the first rank: stages go down the ranks and up again."""
+    """Whether stages go down the ranks and up again, so that the first and the last stage are on rank 0."""
     splits_backward: bool = False
-    """Gradients of inputs and of weights are computed apart."""
+    """Whether gradients of inputs and of weights are computed separately."""
 
     def ranks(self, size: int, per_rank: int) -> list[int]:
-        """Return for each stage which of `size` ranks has it."""
+        """Return the rank of each stage, for a pipeline of `size` ranks."""
         if self.is_v:
             return [*range(size), *reversed(range(size))]
         return [stage % size for stage in range(size * per_rank)]
@@ -32,10 +32,10 @@ class Schedule:
         """Return how many stages each rank has.
 
         Args:
-            wanted: by the user; None for 2 where a rank has several, else 1.
+            wanted: the user's number; None is 2 if the schedule has several stages per rank, else 1.
 
         Raises:
-            ConfigError: the schedule can't have so many.
+            ConfigError: the schedule doesn't support that number.
         """
         if wanted is None:
             return 2 if self.several else 1
@@ -53,7 +53,7 @@ class Schedule:
         return wanted
 
     def torch_class(self) -> Any:
-        """Torch's class."""
+        """Return torch's class of the schedule."""
         from torch.distributed.pipelining.schedules import get_schedule_class
 
         return get_schedule_class(self.torch_name)
@@ -62,7 +62,7 @@ class Schedule:
         """Refuse a number of micro-batches that this schedule can't run.
 
         Raises:
-            ConfigError: says which it can.
+            ConfigError: says which numbers it can run.
         """
         if count < 1:
             raise ConfigError(f"micro_batches={count} must be at least 1")
@@ -94,7 +94,7 @@ SCHEDULES = {
 
 
 def schedule_named(name: str) -> Schedule:
-    """Find a schedule by its name, or by that of torch's class.
+    """Find a schedule by its name, or by the name of torch's class.
 
     Raises:
         ConfigError: there is no such schedule.

@@ -1,4 +1,4 @@
-"""Random numbers of a pipeline: the same where ranks run the same part of a step, others elsewhere."""
+"""Random seeds of a pipeline: equal on ranks that run the same part of a step, different elsewhere."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 _SPREAD = 0x9E3779B97F4A7C15
-"""Odd, with its bits all over, so that neighbouring numbers make seeds far apart."""
+"""An odd multiplier with well-mixed bits, so that neighbouring numbers give very different seeds."""
 
 
 class Seeds:
-    """Seeds by batch, agreed upon once.
+    """Seeds for each batch, from one base seed that all ranks share.
 
-    The first and the last stage both run the user's step up to its call of the pipelined module: what it
-    draws there, such as noise for the input and the loss, must be the same on both. Dropout in the
-    stages draws other numbers on each. Whatever is drawn while a batch runs, the generators are
-    afterwards as they were, so that ranks continue drawing alike elsewhere.
+    The first and the last stage both run the user's step up to its call of the pipelined module. Random numbers
+    that the step draws there, such as input noise, must be equal on both. Dropout in the stages draws
+    different numbers on each rank. After each batch, the generators are restored, so that all ranks
+    continue with the same random numbers.
 
     Args:
         collectives: of all ranks.
-        device: whose generator is seeded, too.
+        device: its generator is seeded, too.
     """
 
     def __init__(self, collectives: Collectives, device: torch.device) -> None:
@@ -37,9 +37,9 @@ class Seeds:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Around a batch. Collective the first time."""
+        """Run a batch, and restore the generators afterwards. Collective the first time."""
         if self._base is None:
-            # Drawn on every rank, so that all continue alike.
+            # Every rank draws, so that all generators stay in the same state.
             own = int(torch.randint(2**62, ()).item())
             self._base = int(self._collectives.broadcast(own))
         self._batches += 1
@@ -57,10 +57,10 @@ class Seeds:
             torch.get_device_module(self._device).manual_seed(seed)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"base": self._base, "batches": self._batches}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; nothing from a run without a pipeline."""
+        """Restore a state from `state`. An empty one, from a run without a pipeline, is ignored."""
         if state.get("base") is not None:
             self._base, self._batches = int(state["base"]), int(state["batches"])

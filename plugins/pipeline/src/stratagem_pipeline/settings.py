@@ -1,4 +1,4 @@
-"""`Settings`: how a module becomes a pipeline, which the strategy's options say, and those of the axis."""
+"""`Settings`: the options that the strategy `pipeline` and the axis `pipeline` share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Settings(Protocol):
-    """As docs/strategies/pipeline.md lists them."""
+    """The options, as docs/strategies/pipeline.md describes them."""
 
     schedule: Schedule
     micro_batches: int | None
@@ -25,7 +25,7 @@ class Settings(Protocol):
 
 
 def refuse_recomputation(settings: Settings) -> None:
-    """Refuse to compute layers again under a schedule that splits the backward.
+    """Refuse activation checkpointing under a schedule that splits the backward.
 
     Raises:
         ConfigError: names the schedule.
@@ -39,7 +39,7 @@ def refuse_recomputation(settings: Settings) -> None:
 
 
 def check_settings(settings: Settings, size: int) -> None:
-    """Refuse schedules and balances that don't go with so many ranks.
+    """Refuse schedules and balances that don't fit the number of ranks.
 
     Raises:
         ConfigError: says what to change.

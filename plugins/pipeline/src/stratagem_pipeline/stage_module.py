@@ -1,4 +1,4 @@
-"""`StageModule`: some layers as torch's pipeline stages call them, on a flat list of tensors."""
+"""`StageModule`: wraps the layers of a stage for torch's `PipelineStage`, which passes a flat list of tensors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class StageModule(nn.Module):
     """The layers of one stage.
 
     Args:
-        layers: called one after the other; they stay what they are in the user's module.
-        entry: the form of what the first is called with.
-        is_last: whether what the last returns is the pipelined module's output.
-        precision: whose autocast they run under.
-        recompute: keep a layer's input alone, and compute the layer again in backward.
-        outer: parameters that the loss is computed with beside the layers: where gradients of inputs and
-            of weights are computed apart, torch only looks for those of the stage.
-        hand_over: makes of what the last layer returned tensors that can be sent.
-        call_layer: calls a layer with what goes into it.
-        shows_layers: whether torch finds the layers among the submodules, as schedules need that compute gradients
-            of inputs and of weights apart. When torch first runs a stage, it frees what `fully_shard` has gathered
-            of the modules that it finds, and drops their gradients, those of earlier micro-batches too.
+        layers: called one after the other; the user's module keeps them, too.
+        entry: the form of the first layer's input.
+        is_last: whether this is the last stage, whose output is the pipelined module's.
+        precision: the layers run under its autocast.
+        recompute: keep only a layer's input, and compute the layer again in backward.
+        outer: further parameters that the loss uses. Schedules that split the backward compute gradients
+            only for parameters of the stage module, so these must be among them.
+        hand_over: converts the last layer's output to tensors that can be sent.
+        call_layer: calls a layer with its input.
+        shows_layers: whether to register the layers as submodules, as schedules that split the backward need.
+            Otherwise leave it False: when torch first runs a stage, it reshards the `fully_shard` modules that it
+            finds, and drops their gradients, those of earlier micro-batches included.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class StageModule(nn.Module):
         self.shown, self.outer = nn.ModuleList(layers if shows_layers else ()), nn.ParameterList(outer)
         self.entry, self.is_last = entry, is_last
         self.exit: Form | None = None
-        """The form of what the last layer returned."""
+        """The form of the last layer's output."""
         self.leaves: list[tuple[torch.Tensor, ...]] = []
-        """What entered, as leaves that gather gradients, where `gathers` says so."""
+        """Inputs of each micro-batch as autograd leaves; those for which `gathers` is True get gradients."""
         self.gathers: tuple[bool, ...] = ()
-        """Of each tensor that enters, whether its gradient is wanted."""
+        """For each input tensor, whether its gradient is needed."""
         self._precision, self._recompute, self._hand_over = precision, recompute, hand_over
         self._call_layer = call_layer
-        # A layer may change its input in place, but not what another rank sent and backward needs.
+        # An in-place first layer gets copies, since backward needs the tensors that another rank sent.
         self._copies = getattr(next(iter(layers), None), "inplace", False)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Compute the stage. Inputs and outputs are tensors in the order that the form gives."""
+        """Compute the stage. Inputs and outputs are flat tensors, in the order of their forms."""
         if any(self.gathers) and torch.is_grad_enabled():
             tensors = tuple(t.detach().requires_grad_(wanted) for t, wanted in zip(tensors, self.gathers))
             self.leaves.append(tensors)
@@ -81,14 +81,14 @@ class StageModule(nn.Module):
         return results if self.is_last else tuple(_sendable(result) for result in results)
 
     def _layer(self, layer: nn.Module, value: Any) -> Any:
-        # A layer that works in place keeps nothing of its input, which it couldn't be computed from again.
+        # An in-place layer overwrites its input, so it can't be computed again.
         if self._recompute and torch.is_grad_enabled() and not getattr(layer, "inplace", False):
             return checkpoint(self._call_layer, layer, value, use_reentrant=False)
         return self._call_layer(layer, value)
 
     @contextmanager
     def without_trace(self) -> Iterator[None]:
-        """Around a forward that is only to tell shapes: buffers are afterwards as they were."""
+        """Run a forward that only finds shapes: without gradients, and buffers are restored."""
         with ExitStack() as stack:
             for layer in self.layers:
                 stack.enter_context(buffers_kept(layer))
@@ -97,7 +97,7 @@ class StageModule(nn.Module):
 
 
 class _Handover(torch.autograd.Function):
-    """Forwards a tensor as it is, and makes its gradient contiguous, as sending it to another rank requires."""
+    """Identity whose backward makes the gradient contiguous, as sending it to another rank requires."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -115,9 +115,11 @@ def _handed_over(tensor: torch.Tensor) -> torch.Tensor:
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
     """Return a contiguous copy, which stays part of the autograd graph where possible."""
-    if is_view(tensor) or not tensor.is_contiguous():  # torch detaches what it has sent, which views refuse
+    if (
+        is_view(tensor) or not tensor.is_contiguous()
+    ):  # torch detaches sent tensors in place, which fails for views
         tensor = tensor.clone(memory_format=torch.contiguous_format)
     if tensor.is_floating_point() and torch.is_grad_enabled() and not tensor.requires_grad:
-        # What the next stage sends back has to find a place: frozen layers don't make one.
+        # The next stage sends a gradient back for each tensor. Outputs of frozen layers need a place for it.
         tensor = tensor.detach().requires_grad_()
     return tensor

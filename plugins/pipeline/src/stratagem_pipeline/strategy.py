@@ -38,21 +38,21 @@ class PipelineStrategy(DeferringStrategy):
     Args:
         schedule: "gpipe", "1f1b", "looped_bfs", "interleaved_1f1b", "interleaved_zero_bubble", "zbv" or
             "dualpipev", or the name of torch's class; "1f1b" when None.
-        micro_batches: into how many parts each batch is cut; as many as there are stages when None.
-        pipeline_module: name of the `nn.Sequential` or `nn.ModuleList` in the user's module that is the pipeline; its
-            only one when None.
-        split_points: names of submodules of the pipelined module at which stages begin, to have it
-            traced; it needn't be a Sequential then.
-        balance: layers of each stage, as [2, 3], or what to distribute evenly: "parameters", "activations"
-            or "time", the last two measured on a part of a batch.
-        stages_per_rank: for schedules with several; 2 when None.
-        activation_checkpointing: keep each layer's input alone, and compute the layer again in backward.
-        pipeline_parallel_size: ranks that share a copy of the model; "auto" is all that
+        micro_batches: number of micro-batches per batch; None is the number of stages.
+        pipeline_module: name of the `nn.Sequential` or `nn.ModuleList` in the user's module that is pipelined; None
+            for the only one.
+        split_points: names of submodules at which stages begin. The pipelined module is then traced, and
+            needn't be a Sequential.
+        balance: layers of each stage, as [2, 3], or the cost to distribute evenly: "parameters", "activations"
+            or "time". The last two are measured on a micro-batch.
+        stages_per_rank: for schedules with several stages per rank; None is 2.
+        activation_checkpointing: keep only each layer's input, and compute the layer again in backward.
+        pipeline_parallel_size: ranks that share a copy of the model; "auto" uses all that
             `data_parallel_size` leaves.
         data_parallel_size: copies of the model, each with a part of every batch.
-        batch_statistics_per_part: train batch norms though they see a part of a batch: each part is normalized by
-            itself, and running statistics are updated once per part, as in GPipe. They are refused otherwise,
-            where there are several parts.
+        batch_statistics_per_part: allow batch norms with several micro-batches. Each micro-batch is normalized
+            separately and updates the running statistics, as in GPipe. By default, such batch norms are
+            refused.
         options: those of `ProcessGroupOptions`.
 
     Raises:
@@ -110,12 +110,12 @@ class PipelineStrategy(DeferringStrategy):
         )
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
-        """Construct on the "meta" device: layers get their values on the ranks that have them."""
-        # What is traced must be there.
+        """Construct on the "meta" device. Layers get their values on the ranks of their stages."""
+        # Tracing needs real tensors.
         return super().module_init_context() if self.split_points is None else None
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group, and in it the ranks of each copy and those that read different batches."""
+        """Open the process group, with subgroups for the ranks of each copy and for data parallelism."""
         collectives = self.open_process_group(request)
         copies, size = self.sizes(collectives.world_size)
         mesh = self.open_mesh((copies, size), ("data", "pipe"), request.device.type)
@@ -124,7 +124,7 @@ class PipelineStrategy(DeferringStrategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module of which this rank has its stages."""
+        """Return a module of which this rank has its own stages."""
         construction = self.pop_deferred_init(request.original_module)
         mesh = mesh_of(request.collectives)
         pipe = GroupCollectives(mesh.get_group("pipe"), request.device)

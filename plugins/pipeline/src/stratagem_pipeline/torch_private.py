@@ -1,8 +1,8 @@
-"""What this plugin uses of torch that torch keeps private in addition to that of `stratagem_sharding.torch_private`.
+"""Private names of torch that this plugin uses, in addition to those in `stratagem_sharding.torch_private`.
 
-All of it, each with the reason.
+Each has its reason.
 
-plugins/pipeline/tests/test_torch_private.py fails when torch changes one, or has a public way.
+plugins/pipeline/tests/test_torch_private.py fails when torch changes one, or offers a public API.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 BATCH_NORM: Any = _BatchNorm
-"""The base of BatchNorm1d, 2d, 3d and SyncBatchNorm, which have no public one in common."""
+"""The common base class of BatchNorm1d, 2d, 3d and SyncBatchNorm. There is no public one."""
 KEPT_FORWARD = "_orig_forward"
-"""Where `torch.distributed.pipelining` keeps the forward of a split point, and leaves it."""
+"""Attribute in which `torch.distributed.pipelining` stores the forward of a split point. It never removes it."""
 
 
 def leaves(value: Any) -> list[Any]:
-    """Return what is in the containers of a graph's output, by the function that torch.export flattens it by."""
+    """Return the leaves of a graph's output, with the function that torch.export uses to flatten it."""
     return list(tree_leaves(value))
 
 
 def forget_split_point(module: nn.Module) -> None:
-    """Take off what `torch.distributed.pipelining` put on a split point in addition to its forward."""
+    """Remove the attribute that `torch.distributed.pipelining` leaves on a split point."""
     module.__dict__.pop(KEPT_FORWARD, None)
 
 
 def is_view(tensor: torch.Tensor) -> bool:
-    """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
+    """Whether autograd treats a tensor as a view. `Tensor._base`, the only other name for that, is private, too."""
     return tensor._is_view()
 
 
 def forward_hooks(module: nn.Module) -> list[int]:
-    """Return the numbers of the hooks that are called after its forward."""
+    """Return the ids of a module's forward hooks."""
     return list(module._forward_hooks)
 
 
 def forward_pre_hooks(module: nn.Module) -> list[int]:
-    """Return the numbers of the hooks that are called before its forward."""
+    """Return the ids of a module's forward pre-hooks."""
     return list(module._forward_pre_hooks)
 
 
 def own_call(module: nn.Module) -> Callable[..., Any] | None:
-    """What is called in place of a module's forward and its hooks: what `Module.compile` made, for one."""
+    """Return the function that replaces a call of a module with its hooks, as set by `Module.compile`; else None."""
     call: Callable[..., Any] | None = module.__dict__.get("_compiled_call_impl")
     return call
 
 
 def set_own_call(module: nn.Module, call: Callable[..., Any] | None) -> None:
-    """Set what `own_call` returns; None: the forward and its hooks."""
+    """Set the function that `own_call` returns; None restores the ordinary call."""
     if call is None:
         module.__dict__.pop("_compiled_call_impl", None)
     else:

@@ -1,6 +1,6 @@
-"""A module that isn't a Sequential as one: traced, cut at submodules by name, and put in a row.
+"""Turns a module that isn't a Sequential into a sequence of stages: traces it and splits it at submodules.
 
-Each stage forwards whatever a later one needs, so that each talks to its neighbours alone.
+Each stage forwards the tensors that later stages need, so that stages only send to their neighbours.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stratagem_pipeline.values import rows_of, taken_apart
 
 
 class TracedStage(nn.Module):
-    """One stage of a traced module, in training mode and in evaluation mode.
+    """One stage of a traced module, with a graph each for training and evaluation mode.
 
-    It takes and returns a tuple of tensors: those that it or a later stage needs.
+    It takes and returns a tuple of the tensors that it or a later stage needs.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -35,14 +35,14 @@ class TracedStage(nn.Module):
         self._net = (net,)  # in a tuple, so that it isn't registered
 
     def add(self, mode: str, graph: nn.Module, takes: list[int], gives: list[tuple[bool, int]]) -> None:
-        """Say what to run in a mode.
+        """Set the graph for a mode.
 
         Args:
             mode: "train" or "eval".
-            graph: with the parameters of the traced module under their names there.
-            takes: positions of its arguments in what the stage takes.
-            gives: for each tensor that the stage returns, whether the graph made it, and its position there
-                or in what the stage takes.
+            graph: has the traced module's parameters under the same names.
+            takes: positions of the graph's arguments in the stage's inputs.
+            gives: for each output of the stage, (True, position in the graph's outputs) or (False, position in
+                the stage's inputs).
         """
         self.modes[f"in_{mode}"] = graph
         self._steps[mode] = (takes, gives)
@@ -56,7 +56,7 @@ class TracedStage(nn.Module):
         return tuple(made[position] if is_made else carried[position] for is_made, position in gives)
 
     def link(self) -> None:
-        """Use the traced module's tensors, as they are now, under their names."""
+        """Register the traced module's current tensors in the graphs, by name."""
         net = self._net[0]
         named = dict(
             [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
@@ -72,21 +72,21 @@ class TracedStage(nn.Module):
 
 @dataclass(frozen=True)
 class Traced:
-    """A module taken apart."""
+    """A traced module, split into stages."""
 
     stages: tuple[TracedStage, ...]
     rows: int
-    """Rows of every micro-batch: the graphs are for this number only."""
+    """Rows of every micro-batch. The graphs only work for this number."""
     entry: Structure
     """Structure of the module's arguments."""
     output: Structure
     """Structure of the module's output."""
 
     def value(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        """Return the first stage's inputs when the module is called with these.
+        """Return the first stage's inputs for a call of the module with these arguments.
 
         Raises:
-            ConfigError: it was traced with other arguments.
+            ConfigError: the module was traced with arguments of another structure.
         """
         structure, leaves = flattened((args, kwargs))
         if structure != self.entry:
@@ -104,17 +104,17 @@ class Traced:
 def traced(
     net: nn.Module, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], split_points: Sequence[str]
 ) -> Traced:
-    """Trace a module and cut it.
+    """Trace a module and split it into stages.
 
     Args:
-        net: whole, on the CPU or the device; left as it is.
+        net: the full module, on the CPU or the device; it isn't changed.
         name: its name, for errors.
-        args: a micro-batch as the step calls it with.
-        kwargs: the same.
+        args: positional arguments with which the step calls it for a micro-batch.
+        kwargs: keyword arguments of that call.
         split_points: submodules of `net` at which a stage begins.
 
     Raises:
-        ConfigError: a name names nothing, or torch can't trace the module.
+        ConfigError: a split point doesn't exist, or torch can't trace the module.
     """
     for point in split_points:
         if point not in dict(net.named_modules()):
@@ -122,7 +122,7 @@ def traced(
                 f"split_points names {point!r}, and {name} has no such submodule; it has, for one, "
                 f"{next((n for n, _ in net.named_modules() if n), 'none')!r}"
             )
-    # Tensors that are one object would become one input.
+    # Clone, since a tensor passed twice would become a single input.
     structure, leaves = flattened((args, kwargs))
     leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = rebuilt(structure, leaves)
@@ -154,7 +154,7 @@ def _try(
     kwargs: dict[str, Any],
     expected: Sequence[torch.Tensor],
 ) -> None:
-    """Run the stages once: torch splits some modules into graphs that don't run."""
+    """Run the stages once, since torch splits some modules into graphs that fail."""
     was_training = net.training
     _, value = taken_apart((args, kwargs))
     try:
@@ -184,7 +184,7 @@ def _graph(
 
     spec = dict.fromkeys(split_points, SplitPoint.BEGINNING)
     with _forwards_kept(net, split_points), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own making, about its graphs
+        warnings.simplefilter("ignore")  # torch warns about its own graphs
         try:
             pipe = pipeline(net, args, kwargs, split_spec=spec)
         except Exception as error:
@@ -202,7 +202,7 @@ def _graph(
 
 @contextmanager
 def _forwards_kept(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Torch marks split points by replacing forwards."""
+    """Restore the forwards of split points, which torch replaces to mark them."""
     modules = [net.get_submodule(name) for name in names]
     before = [module.__dict__.get("forward") for module in modules]
     try:
@@ -217,12 +217,12 @@ def _forwards_kept(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def _add_mode(stages: Sequence[TracedStage], mode: str, graph: fx.GraphModule) -> None:
-    """Turn calls of stages, with values that skip some, into a sequence of stages."""
+    """Turn a graph of stages, whose values may skip stages, into a sequence in which each feeds the next."""
     nodes = list(graph.graph.nodes)
     calls = [node for node in nodes if node.op == "call_module"]
     final = leaves(nodes[-1].args[0])
     carried: list[fx.Node] = [node for node in nodes if node.op == "placeholder"]
-    # A placeholder that no stage uses isn't a tensor, or has no effect.
+    # A placeholder that no stage uses isn't a tensor, or doesn't affect the output.
     for index, (stage, call) in enumerate(zip(stages, calls)):
         later = [node for other in calls[index + 1 :] for node in other.args] + final
         made = {call: 0} | {user: user.args[1] for user in call.users if user.target is operator.getitem}

@@ -1,4 +1,4 @@
-"""Training steps: a batch in micro-batches through a schedule of torch's."""
+"""Training steps: runs a batch in micro-batches through one of torch's schedules."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from stratagem_pipeline.building import Pipeline
 
 IN_STEP, IN_STAGES = 0, 1
-"""What random numbers are for."""
+"""Purposes of random numbers, as part of their seeds."""
 
 _Entry = tuple[Form, tuple[torch.Tensor, ...]]
-"""What the step calls the pipelined module with, taken apart."""
+"""Form and tensors of the arguments with which the step calls the pipelined module."""
 
 
 class Training:
@@ -43,7 +43,7 @@ class Training:
     pipelined module, and once on the rank with the last, where that call returns the pipeline's output.
 
     Args:
-        pipeline: what is where.
+        pipeline: the stages and their ranks.
         steps: calls a step of the user's module by name.
         call: calls `steps` under the run's precision.
         request: as the `setup` hook received it.
@@ -71,15 +71,15 @@ class Training:
         self._divisor = self._unit = 1.0
 
     def run(self, args: tuple[Any, ...], divisor: float, unit: float = 1) -> Any:
-        """Run a batch; return what one step on the whole batch would return, on every rank.
+        """Run a batch; return on every rank what one step on the whole batch would return.
 
         Args:
             args: name of the step, batch, index.
-            divisor: of the loss.
-            unit: by what a loss with a weight is multiplied instead.
+            divisor: the loss is divided by it.
+            unit: a loss with a weight is multiplied by it instead.
 
         Raises:
-            DataError: the batch or what the step does with it doesn't fit a pipeline.
+            DataError: the batch, or the step's use of it, doesn't fit a pipeline.
         """
         pipeline, count = self._pipeline, self._pipeline.micro_batches
         self._parts, self._divisor = split(args, count), divisor
@@ -112,9 +112,9 @@ class Training:
     # The user's step --------------------------------------------------------------------------------
 
     def _entries(self) -> list[_Entry]:
-        """What the step calls the pipelined module with, for each micro-batch."""
+        """Return the arguments with which the step calls the pipelined module, for each micro-batch."""
         entries = []
-        # Where the rank runs the step for the loss, too, that is when buffers change.
+        # A rank with the last stage runs the step again for the loss; only that run may change buffers.
         kept = buffers_kept(self._plain) if self._pipeline.line.has_last else nullcontext()
         for index, (args, size) in enumerate(self._parts):
             step = partial(self._call, self._steps, *args)
@@ -129,12 +129,12 @@ class Training:
             return self._pipeline.stand_in.called_with(step, self._changes.refuse_parameters)
 
     def _loss(self, outputs: tuple[torch.Tensor, ...], number: torch.Tensor) -> torch.Tensor:
-        """The loss of a micro-batch, of which all together are the batch's mean."""
+        """Return a micro-batch's share of the loss. The shares add up to the mean over the batch."""
         index, route = int(number), self._route
         assert route is not None
         args, size = self._parts[index]
         name = self._pipeline.stand_in.name
-        # Views, since torch takes the stage's own outputs off the graph while weights still need them.
+        # Views, since torch detaches the stage's own outputs before the weights' backward has used them.
         real = [real_rows(each.view_as(each), route.rows[index], route.padded_rows, name) for each in outputs]
         value = self._pipeline.returned(route.forms[-1].value(real))
         of_part = (
@@ -173,7 +173,7 @@ class Training:
 
     @contextmanager
     def _own_layers_alone(self) -> Iterator[None]:
-        """Say in a sentence what torch says of a layer's parameters that are another rank's."""
+        """Explain torch's errors about parameters of layers that are on another rank."""
         try:
             yield
         except (RuntimeError, NotImplementedError) as error:
@@ -194,10 +194,10 @@ class Training:
     # Buffers ------------------------------------------------------------------------------------------
 
     def _changed_buffers(self) -> dict[str, nn.Module]:
-        """Return this rank's buffers that the batch changed; in the first batch all ranks of the copy refuse alike.
+        """Return this rank's buffers that the batch changed. In the first batch, all ranks raise together.
 
         Raises:
-            DataError: they changed in another way than by one forward, or layers keep tensors of their forward.
+            DataError: buffers changed differently than in one forward, or layers store tensors of their forward.
         """
         pipeline, changed = self._pipeline, self._changes.buffers()
         route = self._last_route
@@ -240,7 +240,7 @@ class Training:
 
     @contextmanager
     def _muted(self, size: int) -> Iterator[None]:
-        """The last stage logs; on the first one a step runs for its beginning alone."""
+        """Discard logs of the step: on the first stage, only its beginning runs, and the last stage logs."""
         if not isinstance(self._plain, Module):
             yield
             return
@@ -249,7 +249,7 @@ class Training:
 
     @contextmanager
     def _drawing(self, index: int) -> Iterator[None]:
-        """The step draws the same numbers wherever it runs for a micro-batch."""
+        """Seed the generators so that the step draws the same numbers on each rank that runs it for a micro-batch."""
         with forked_rng(self._pipeline.line.device):
             self.seeds.plant(IN_STEP, index)
             yield
@@ -257,7 +257,7 @@ class Training:
     # The schedule -----------------------------------------------------------------------------------
 
     def _run_schedule(self, key: Any, entries: list[_Entry]) -> list[tuple[torch.Tensor, ...]]:
-        """Run all micro-batches; return leaves with the gradients of what entered, where these are wanted."""
+        """Run all micro-batches; on the first stage, return the input leaves with their gradients."""
         line = self._pipeline.line
         filled: list[list[torch.Tensor]] = []
         entry: Form | None = None
@@ -289,7 +289,7 @@ class Training:
         return leaves
 
     def _filled(self, entries: list[_Entry]) -> tuple[Form, list[int], list[list[torch.Tensor]]]:
-        """Return the form of all micro-batches, their numbers of rows, and their tensors with equal ones."""
+        """Return the micro-batches' common form, their numbers of rows, and their tensors padded to equal rows."""
         name = self._pipeline.stand_in.name
         rows = [self._pipeline.rows_of(tensors) for _, tensors in entries]
         most = self._pipeline.rows or max(rows)
@@ -318,11 +318,11 @@ class Training:
         return forms[0], rows, filled
 
     def _has_rows(self, tensor: torch.Tensor, rows: int, like: torch.Tensor, of_largest: int) -> bool:
-        """Whether a tensor has the rows of its part: always, but for what the layers of a list get further.
+        """Whether dim 0 of a tensor is the micro-batch's rows. Only further tensors of an nn.ModuleList may differ.
 
         Args:
-            tensor: of a part of `rows` rows.
-            like: the same one of the largest part, which has `of_largest`.
+            tensor: of a micro-batch of `rows` rows.
+            like: the same tensor of the largest micro-batch, which has `of_largest` rows.
         """
         if self._pipeline.stand_in.every_tensor_has_rows:
             return True
@@ -337,7 +337,7 @@ def _shapes(args: tuple[Any, ...]) -> Any:
 
 @contextmanager
 def _errors_of_layers() -> Iterator[None]:
-    """Raise what a layer raised: torch raises its own description of the stage's tensors from it."""
+    """Raise a layer's own exception, which torch wraps in an error that describes the stage's tensors."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What goes from one stage to the next: a tensor, or any nest of tensors."""
+"""Values that go from one stage to the next: a tensor, or any nested structure of tensors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 
 @dataclass(frozen=True)
 class Form:
-    """The structure of a value, and of each tensor in it; picklable."""
+    """The structure of a value, with shape and dtype of each tensor in it; picklable."""
 
     spec: Structure
     others: tuple[Any, ...]
-    """Leaves that aren't tensors; None where there is a tensor."""
+    """All leaves in order, with None in place of each tensor."""
     is_tensor: tuple[bool, ...]
     shapes: tuple[Shape, ...]
 
     def __str__(self) -> str:
-        """Describe the tensors, as a user knows them."""
+        """Return dtype and shape of the tensors, for errors."""
         return (
             ", ".join(f"{str(dtype).removeprefix('torch.')} {shape}" for shape, dtype in self.shapes)
             or "no tensor"
@@ -38,11 +38,11 @@ class Form:
         return rebuilt(self.spec, leaves)
 
     def empty(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Tensors of these shapes with whatever is in memory."""
+        """Return uninitialized tensors of these shapes."""
         return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.shapes)
 
     def zeros(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Tensors of these shapes, all zero, which is a class, a token and a number anywhere."""
+        """Return tensors of zeros of these shapes. Zero is a valid class, token and number."""
         return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in self.shapes)
 
 
@@ -56,10 +56,10 @@ def taken_apart(value: Any) -> tuple[Form, tuple[torch.Tensor, ...]]:
 
 
 def rows_of(tensors: Sequence[torch.Tensor], what: str) -> int:
-    """Return the number of rows, dim 0, that all tensors have.
+    """Return the size of dim 0, the number of rows, which all tensors must share.
 
     Raises:
-        DataError: there is no tensor, or they differ.
+        DataError: there is no tensor, or the sizes differ.
     """
     lengths = sorted({tensor.shape[0] if tensor.dim() else -1 for tensor in tensors})
     if len(lengths) == 1 and lengths[0] > 0:
@@ -72,7 +72,7 @@ def rows_of(tensors: Sequence[torch.Tensor], what: str) -> int:
 
 
 def padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """Repeat the last row until there are `rows`, so that whatever a layer needs of a row holds for each."""
+    """Repeat the last row until there are `rows`. Copies of a real row are valid inputs for any layer."""
     missing = rows - tensor.shape[0]
     if not missing:
         return tensor
@@ -80,7 +80,7 @@ def padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def real_rows(tensor: torch.Tensor, rows: int, of: int, what: str) -> torch.Tensor:
-    """Return what of an output of `of` rows of input belongs to the first `rows`.
+    """Return the part of an output that belongs to the first `rows` of `of` input rows.
 
     Raises:
         DataError: the output doesn't have a fixed number of rows for each row of input.
