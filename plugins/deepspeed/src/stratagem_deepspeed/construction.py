@@ -83,7 +83,8 @@ def share_out(
         for index, parameter in enumerate(own):
             layer.register_parameter(str(index), parameter)
         if own:
-            # By default, zero.Init replaces torch.nn.functional.linear for the whole process.
+            # By default, zero.Init replaces torch.nn.functional.linear for the whole process
+            # (deepspeedai/DeepSpeed#952).
             init = zero.Init(
                 module=layer, config_dict_or_path=config, mem_efficient_linear=False, param_swapper=swapper
             )

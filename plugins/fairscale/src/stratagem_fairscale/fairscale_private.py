@@ -139,9 +139,7 @@ class HookedShardedDDP(ShardedDataParallel):  # type: ignore[misc]  # FairScale 
     def begin(self) -> None:
         """Begin a reduction: reset the counters of sent gradients."""
         self._grad_to_be_reduced = [True] * len(self._trainable_params)
-        self._bucket_flush_callback_set = (
-            True  # `finish` flushes, not FairScale's callback
-        )
+        self._bucket_flush_callback_set = True  # `finish` flushes, not FairScale's callback
         self._collected.clear()
         for bucket in self._bucket_list:
             bucket.reset_checked_in()

@@ -57,7 +57,8 @@ class PipeForward:
                 raise ConfigError(
                     f"FairScale doesn't distribute {type(sequential).__name__}: {error}"
                 ) from error
-        # FairScale ends its threads in __del__, which waits for ever during interpreter shutdown.
+        # FairScale ends its threads in __del__, which waits for ever during interpreter shutdown
+        # (facebookresearch/fairscale#983).
         self._end = weakref.finalize(self, end_workers, self._pipe.pipeline, os.getpid())
         self._state = _ThreadState(devices)
         for partition in self._pipe.partitions:

@@ -233,6 +233,7 @@ def refuse_batch_norms(module: nn.Module, micro_batches: int) -> None:
 
 def _changes_uncounted(owner: nn.Module) -> bool:
     """Whether buffers may change without a new version: `F.batch_norm` and `F.instance_norm` don't count versions."""
+    # pytorch/pytorch#13402: batch_norm doesn't bump the version counter of its running statistics.
     return owner.training and "running_mean" in own_buffers(owner)
 
 
