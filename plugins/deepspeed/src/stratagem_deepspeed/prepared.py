@@ -439,7 +439,7 @@ class DeepSpeedPrepared(Prepared):
             self._partitioned = None
         self.module = self.original_module
         if engine is not None:
-            engine.destroy()  # it leaves references to memory (deepspeedai/DeepSpeed#7204), so what follows drops them
+            engine.destroy()  # leaves references to the module (compare deepspeedai/DeepSpeed#7204)
             if self.stage == 3:
                 leave_forward_stack(engine.module)
             engine.optimizer = engine.basic_optimizer = None
