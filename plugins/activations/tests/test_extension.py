@@ -233,3 +233,38 @@ def test_a_model_without_blocks_is_refused() -> None:
         ConfigError, match=r"^Linear has no ModuleList, and no Sequential of composed modules"
     ):
         runtime.launch(set_up, quiet=True)
+
+
+def exchanged(net: nn.Module, backward: Any) -> None:
+    values = {name: each * 2 for name, each in net.named_parameters()}
+    backward(torch.func.functional_call(net, values, torch.ones(2, 8)).sum())
+
+
+def stepped(net: nn.Module, backward: Any) -> None:
+    loss = net(torch.ones(2, 8)).sum()
+    with torch.no_grad():
+        net.get_parameter("0.first.weight").mul_(2)
+    backward(loss)
+
+
+def frozen(net: nn.Module, backward: Any) -> None:
+    loss = net(torch.ones(2, 8)).sum()
+    net.get_parameter("0.first.weight").requires_grad_(False)
+    backward(loss)
+
+
+def between(runtime: Runtime, change: Any) -> None:
+    net = make_net()
+    model, _ = runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    change(model if change is exchanged else net, lambda loss: runtime.backward(loss, model))
+
+
+@pytest.mark.parametrize("mode", ["full", "selective"])
+@pytest.mark.parametrize("change", [exchanged, stepped, frozen])
+def test_parameters_that_are_others_in_backward_are_refused(mode: Any, change: Any) -> None:
+    """Torch computes gradients by those of today, without a word: it saves a block's inputs alone."""
+    runtime = Runtime("single", accelerator="cpu", plugins=[Activations(mode)], seed=1)
+    with pytest.raises(
+        ConfigError, match="was changed, exchanged or frozen between a forward and its backward"
+    ):
+        runtime.launch(between, change, quiet=True)

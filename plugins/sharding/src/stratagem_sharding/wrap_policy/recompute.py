@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 from stratagem.errors import ConfigError
 from stratagem.sdk.torch_private import tensor_version
 from stratagem_sharding.class_names import class_name
-from stratagem_sharding.torch_private import own_buffers
+from stratagem_sharding.torch_private import own_buffers, own_parameters
 
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
 """Makes what is around a forward, and around the same forward when it is computed again."""
@@ -80,8 +80,9 @@ class RecomputedForward:
 
     def _guarded_contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         first, again = (self._contexts or noop_context_fn)()
+        refused = _RefusedChanges(self._module)
         # Outside of a selection, which counts the operations of the forward alone.
-        return _Both(_RefusedChanges(self._module), first), _Both(_KeptStatistics(self._module), again)
+        return _Both(refused, first), _Both(_Again(self._module, refused), again)
 
 
 class _Both(AbstractContextManager[None]):
@@ -101,7 +102,7 @@ class _Both(AbstractContextManager[None]):
 
 
 class _RefusedChanges(AbstractContextManager[None]):
-    """Refuses a forward that changes buffers which it may read.
+    """Around the first forward: refuses one that changes buffers which it may read.
 
     Raises:
         ConfigError: names the buffer.
@@ -109,8 +110,33 @@ class _RefusedChanges(AbstractContextManager[None]):
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        self._parameters: list[tuple[nn.Module, str, torch.Tensor, tuple[int, bool]]] = []
+
+    def compare_parameters(self) -> None:
+        """Refuse a forward that is computed again with other parameters, or with other values of them.
+
+        Torch sees neither: `torch.utils.checkpoint` saves inputs alone.
+
+        Raises:
+            ConfigError: names the parameter.
+        """
+        for owner, name, parameter, before in self._parameters:
+            today = own_parameters(owner).get(name)
+            if today is not parameter or _state_of(today) != before:
+                raise ConfigError(
+                    f"{name!r} of {class_name(owner)} was changed, exchanged or frozen between a forward and its "
+                    "backward, as by torch.func.functional_call or a step, and recomputing activations would use "
+                    f"what it is now: leave {class_name(self._module)} out of the modules whose activations are "
+                    "recomputed"
+                )
 
     def __enter__(self) -> None:
+        self._parameters = [
+            (owner, name, parameter, _state_of(parameter))
+            for owner in self._module.modules()
+            for name, parameter in own_parameters(owner).items()
+            if parameter is not None
+        ]
         self._before: list[tuple[nn.Module, str, torch.Tensor, int]] = [
             (owner, name, buffer, tensor_version(buffer))
             for owner in self._module.modules()
@@ -128,13 +154,19 @@ class _RefusedChanges(AbstractContextManager[None]):
                 )
 
 
-class _KeptStatistics(AbstractContextManager[None]):
-    """Leaves running statistics as the first forward left them."""
+def _state_of(parameter: torch.Tensor) -> tuple[int, bool]:
+    """What a forward that is computed again needs as it was."""
+    return tensor_version(parameter), parameter.requires_grad
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+
+class _Again(AbstractContextManager[None]):
+    """Around the second forward: leaves running statistics as the first forward left them."""
+
+    def __init__(self, module: nn.Module, first: _RefusedChanges) -> None:
+        self._module, self._first = module, first
 
     def __enter__(self) -> None:
+        self._first.compare_parameters()
         self._kept = [
             (buffer, buffer.detach().clone())
             for owner in self._module.modules()
