@@ -117,6 +117,20 @@ def test_continues_elsewhere(saved: Any, before: str, after: str, tmp_path: Path
     expect_same(ranks, plain, 2e-6)
 
 
+def test_what_needs_all_parameters_continues(tmp_path: Path) -> None:
+    """Bit for bit on the same ranks, and in one process, with states that every rank has whole."""
+    recipe, path = WholeSteps(kind="one rate", steps=2 * HALF), str(tmp_path / "checkpoint")
+    subject = replace(PLACES["fsdp"], folder=str(tmp_path))
+    uninterrupted = subject.run(train_and_save, recipe, HALF, path)
+    for ours, theirs in zip(subject.run(go_on, recipe, path), uninterrupted):
+        assert (ours.losses, ours.rates) == (theirs.losses[HALF:], theirs.rates[HALF:])
+        assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
+    (alone,) = replace(PLACES["single"], folder=str(tmp_path)).run(go_on, recipe, path)
+    plain = plainly(recipe, PLACES["single"].shares())
+    alone.losses[:0], alone.rates[:0] = plain.losses[:HALF], plain.rates[:HALF]
+    expect_same([alone], plain, 2e-6)
+
+
 def test_a_checkpoint_has_the_tensors_of_one_process(saved: Any) -> None:
     ours, theirs = (shared_workers().run(1, tensors_at, saved(name)[0])[0] for name in ("fsdp", "single"))
     assert {key: value.shape for key, value in ours.items()} == {
