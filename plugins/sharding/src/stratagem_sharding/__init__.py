@@ -1,18 +1,18 @@
-"""A library for strategies, in addition to core; its modules are imported one by one.
+"""Building blocks for sharding strategies, on top of core. Import its modules one by one.
 
-- `deferring`, `deferred_init`, `filling`: modules that are constructed without memory, and materialized where their
-  values are wanted, also as parts.
-- `wrap_policy`, `unit_dtypes`: policies that name modules to be wrapped, sharded or recomputed one by one.
-- `kept_shards`, `shards`, `local_step`, `module_snapshot`, `used_parameter`: shards of parameters: kept between runs,
-  cut out of whole tensors, stepped; modules as they were before.
-- `optimizer_trial`, `optimizer_values`, `part_of_optimizer`: whether an optimizer can step shards; what ranks alone
-  have of its state; an optimizer of a rank's part of the parameters.
-- `chunks`, `part_of_batch`, `batch_size`: a batch in parts: splitting, merging, and what parts log; collectives that
-  would miss the other parts; how many samples a batch has.
-- `buckets`, `equal_buffers`, `replicated`, `untrained_replica`, `meshes`: many tensors in few messages, buffers that
-  are rank 0's, modules without an optimizer.
-- `gradient_tracker`, `exchange`: which gradients are averages over ranks; short messages between ranks of which some
-  may never come.
-- `traffic`: every collective of this process, and its bytes.
-- `torch_private`: what torch keeps private and strategies need: a module's own tensors, hooks of tensors.
+- `deferring`, `deferred_init`, `filling`: construct modules without memory, and materialize their values where they
+  are needed, whole or sharded.
+- `wrap_policy`, `unit_dtypes`: policies that select the modules to wrap, shard or recompute.
+- `kept_shards`, `shards`, `local_step`, `module_snapshot`, `used_parameter`: keep shards of parameters between runs,
+  cut them out of whole tensors, step them, and restore modules to what they were before.
+- `optimizer_trial`, `optimizer_values`, `part_of_optimizer`: find out whether an optimizer can step shards, share
+  optimizer state that only some ranks have, and build an optimizer of one rank's parameters.
+- `chunks`, `part_of_batch`, `batch_size`: split a batch into chunks, merge their outputs and logs, refuse collectives
+  within a chunk, and count the samples of a batch.
+- `buckets`, `equal_buffers`, `replicated`, `untrained_replica`, `meshes`: send many tensors in few messages, give all
+  ranks rank 0's buffers, and prepare modules without an optimizer.
+- `gradient_tracker`, `exchange`: track which gradients are averaged over ranks, and exchange short messages that some
+  ranks may never send.
+- `traffic`: observe every collective of this process and its size in bytes.
+- `torch_private`: the private parts of torch that strategies need, such as a module's own tensors and tensor hooks.
 """

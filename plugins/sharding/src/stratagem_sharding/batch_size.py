@@ -1,4 +1,4 @@
-"""How many samples a batch has."""
+"""`batch_size_of`: the number of samples in a batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stratagem.sdk.tensors import opened
 def batch_size_of(batch: Any) -> int | None:
     """Return the number of samples in `batch`; None where it isn't known.
 
-    It is the first dim of the first tensor or array that has one, looked for in tuples, lists,
-    mappings and dataclasses in their order. Where there is none, it is the length of the first list,
-    or of the first tuple of strings.
+    Tuples, lists, mappings and dataclasses are searched in order. The result is the size of dim 0 of the first
+    tensor or array that has a dimension. Without such a tensor, it is the length of the first list, or of the first
+    tuple of strings.
     """
     kind = type(batch)
     if (kind is list or kind is tuple) and batch:

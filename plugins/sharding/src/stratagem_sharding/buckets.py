@@ -1,4 +1,4 @@
-"""Many tensors in few messages."""
+"""Send many tensors in few messages: tensors of one dtype are flattened into buckets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch.distributed as dist
 __all__ = ["broadcast_coalesced", "flattened_buckets", "gradients_of_any"]
 
 BUCKET = 8 * 2**20
-"""Elements in one message, at most, unless a single tensor has more."""
+"""Maximum number of elements in one message. A single larger tensor is sent in one message of its own."""
 
 
 def flattened_buckets(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the values of `tensors` in few flat ones, and take back what became of each.
+    """Yield `tensors` flattened into few buckets; changes to a bucket are copied back to its tensors.
 
     As in `for flat in flattened_buckets(gradients): dist.all_reduce(flat)`.
 
     Args:
-        tensors: on one device, of any dtypes; in an order that is the same on every rank that talks about them.
+        tensors: on one device, of any dtypes; in the same order on every rank of the collective.
     """
     for bucket in _buckets([tensor.detach() for tensor in tensors]):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
@@ -30,7 +30,7 @@ def flattened_buckets(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]
 
 
 def broadcast_coalesced(tensors: Iterable[torch.Tensor]) -> None:
-    """Give every rank rank 0's values of plain tensors, in place. Collective."""
+    """Broadcast rank 0's values of `tensors` to all ranks, in place. No DTensors. Collective."""
     for flat in flattened_buckets(tensors):
         dist.broadcast(flat, 0)
 
@@ -60,7 +60,7 @@ def gradients_of_any(
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    # By dtype in the order of the first of each: a set's order differs between processes.
+    # Dtypes in order of first use: the order of a set would differ between processes.
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         bucket: list[torch.Tensor] = []
         size = 0

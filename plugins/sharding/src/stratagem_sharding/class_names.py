@@ -1,4 +1,4 @@
-"""How messages name the class of a module that may be sharded."""
+"""`class_name`: the name of a module's class in messages, also if the module is sharded."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch.distributed.fsdp import FSDPModule
 
 
 def class_name(module: nn.Module) -> str:
-    """Return the name of the user's class: torch's `fully_shard` derives another from it, as FSDPBatchNorm1d."""
+    """Return the name of the user's class. `fully_shard` replaces it by a subclass such as FSDPBatchNorm1d."""
     return next(cls for cls in type(module).__mro__ if not issubclass(cls, FSDPModule)).__name__

@@ -1,4 +1,4 @@
-"""`DeferringStrategy`: base of strategies whose modules are constructed without memory."""
+"""`DeferringStrategy`: base class of strategies that construct modules without memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["DeferringStrategy"]
 
 
 class DeferringStrategy(ProcessGroupStrategy):
-    """Base of strategies of which no rank holds the whole model.
+    """Base class of strategies under which no rank holds the whole model.
 
-    What `configure_model` makes is on "meta", and written down; `setup` takes the `Construction` and gives
-    each tensor its values where they are needed. Takes what `ProcessGroupStrategy` takes.
+    `configure_model` creates tensors on "meta", and their construction is recorded. `setup` takes the `Construction`
+    and materializes each tensor where it is needed. The options are those of `ProcessGroupStrategy`.
     """
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
-        """Construct on the "meta" device: tensors get their values later, a few at a time."""
+        """Construct on the "meta" device. Tensors are materialized later, a few at a time."""
         return deferred()
 
     def pop_deferred_init(self, original_module: nn.Module) -> Construction | None:
-        """Return how `original_module` was constructed, once; None where it was as anywhere.
+        """Return the recorded construction of `original_module` and forget it; None if it was constructed as usual.
 
-        Tensors of its modules that are neither parameters nor buffers get their values now.
+        Tensor attributes of its modules that are neither parameters nor buffers are materialized now.
         """
         return pop_deferred(original_module)

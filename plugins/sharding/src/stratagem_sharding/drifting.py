@@ -22,22 +22,21 @@ Tensors = dict[str, torch.Tensor]
 class DriftingPrepared(Prepared):
     """A replica whose parameters, buffers and optimizer states are local between two synchronisations.
 
-    Evaluations, checkpoints and the final module have the average of the parameters and rank 0's buffers. A
-    checkpoint also has each rank's local values, so that as many ranks continue exactly. Any other number of ranks,
-    and any other strategy, resumes from the average.
-
-    A subclass overrides `after_step`, which averages when that is due, and `kept` and `restore` for what it remembers
-    from step to step. It may call `agree`. Everything else is done here.
+    Evaluations, checkpoints and the final module use the average of the parameters and rank 0's buffers. A checkpoint
+    also contains each rank's local values: the same number of ranks continues exactly. Any other number of ranks, and
+    any other strategy, resumes from the average.
+    A subclass overrides `after_step`, which averages when an average is due. It overrides `kept` and `restore` for
+    state that it keeps from step to step. It may call `agree`. This class does everything else.
 
     Args:
         request: as the `setup` hook received it.
-        name: of the strategy: the beginning of the names of what it keeps in a checkpoint.
+        name: the strategy's name, used as a prefix of its tensor names in a checkpoint.
 
     Attributes:
-        steps: optimizer steps so far, on every rank alike.
+        steps: optimizer steps so far, the same number on every rank.
 
     Raises:
-        ConfigError: an optimizer whose step needs all ranks.
+        ConfigError: the step of an optimizer needs all ranks.
     """
 
     def __init__(self, request: SetupRequest, name: str) -> None:
@@ -55,24 +54,24 @@ class DriftingPrepared(Prepared):
         broadcast_coalesced((*self.original_module.parameters(), *self.original_module.buffers()))
 
     def after_step(self) -> None:
-        """Do what is due after optimizer step `steps`. Collective where it is."""
+        """Synchronise the replicas if that is due after optimizer step `steps`. Collective when it is due."""
         raise NotImplementedError
 
     def kept(self) -> tuple[Tensors, Tensors, dict[str, Any]]:
-        """Return what a checkpoint needs to continue exactly: what all ranks have alike, the rank's own, and JSON."""
+        """Return state for an exact resume: tensors equal on all ranks, tensors of this rank, and JSON values."""
         return {}, {}, {}
 
     def restore(self, shared: Tensors, own: Tensors | None, state: Mapping[str, Any]) -> None:
-        """Restore what `kept` returned; if it is empty, begin from the parameters as they are.
+        """Restore what `kept` returned. If it is empty, start from the current parameters.
 
         Args:
             shared: values that were equal on all ranks.
-            own: this rank's values; None if the checkpoint has another number of ranks.
-            state: values that aren't tensors; empty where another strategy wrote the checkpoint.
+            own: this rank's values; None if another number of ranks wrote the checkpoint.
+            state: the JSON values; empty if another strategy wrote the checkpoint.
         """
 
     def averaged_ranks(self) -> int:
-        """Refuse weights of losses where there are several replicas: gradients are each one's own."""
+        """Refuse loss weights if there are several replicas, since gradients aren't averaged between them."""
         if self._collectives.world_size == 1:
             return super().averaged_ranks()
         raise CombinationError(
@@ -81,7 +80,7 @@ class DriftingPrepared(Prepared):
         )
 
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
-        """Step this replica; after the last optimizer count the step, and call `after_step`."""
+        """Step this replica. After the last optimizer's step, increment `steps` and call `after_step`."""
         applied = super().step(index, closure)
         if index == len(self.optimizers) - 1:
             self.steps += 1
@@ -89,14 +88,14 @@ class DriftingPrepared(Prepared):
         return applied
 
     def replicas(self) -> Iterator[tuple[Any, ...]]:
-        """Yield nothing: what differs on purpose isn't compared."""
+        """Yield nothing: these replicas differ on purpose, so they aren't compared."""
         return iter(())
 
     # What other code sees -------------------------------------------------------------------
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluate the average of the parameters with rank 0's buffers, and restore the own. Collective."""
+        """Evaluate with averaged parameters and rank 0's buffers, then restore this rank's values. Collective."""
         if not self._drifted:
             yield
             return
@@ -114,24 +113,24 @@ class DriftingPrepared(Prepared):
                 for name, value in own.items():
                     parameters[name].copy_(value)
                 for buffer, value, mine in zip(buffers, shown, own_buffers):
-                    if torch.equal(buffer, value):  # what the evaluation itself wrote, stays
+                    if torch.equal(buffer, value):  # keep a buffer that the evaluation changed
                         buffer.copy_(mine)
 
     def restore_module(self) -> None:
-        """Leave the average of the parameters, and rank 0's buffers, on every rank. Collective."""
+        """Set the averaged parameters and rank 0's buffers on every rank. Collective."""
         super().restore_module()
         if self._drifted:
             self.agree()
             broadcast_coalesced(self.original_module.buffers())
 
     def agree(self) -> None:
-        """Give all ranks the average of the parameters, where these differ. Collective."""
+        """Average the parameters that differ between ranks, in place. Collective."""
         self._average(self._differing(dict(self.original_module.named_parameters())))
 
     # Checkpoint ---------------------------------------------------------------------------------
 
     def model_tensors(self) -> Tensors:
-        """Return the average of the parameters, and rank 0's buffers. Collective."""
+        """Return the averaged parameters and rank 0's buffers. Collective."""
         tensors = super().model_tensors()
         if not self._drifted:
             return tensors
@@ -142,7 +141,7 @@ class DriftingPrepared(Prepared):
         return {**tensors, **buffers, **self._averaged(parameters)}
 
     def optimizer_tensors(self) -> Tensors:
-        """Return averages of the optimizers' states, each rank's own model and states, and what `kept` returns."""
+        """Return the averaged optimizer states, this rank's own model and states, and the tensors of `kept`."""
         tensors, own = super().optimizer_tensors(), self._own
         shared, extra, _ = self.kept()
         more = {f"{self._name}/shared/{key}": value for key, value in shared.items()}
@@ -159,7 +158,7 @@ class DriftingPrepared(Prepared):
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
         hidden = {} if model_only else state.get(self._name, {})
         same = reader.world_size == self._collectives.world_size
-        self.steps = 0  # what is filled below are the parameters, not copies of their averages
+        self.steps = 0  # so that the load below fills the parameters, not copies of their averages
         if hidden.get("drifted") and same:
             super().load(OwnPart(reader, self._own), state)
         else:
@@ -180,7 +179,7 @@ class DriftingPrepared(Prepared):
         return self._collectives.world_size > 1 and self.steps > 0
 
     def _averaged(self, tensors: Tensors) -> Tensors:
-        """Return copies of those tensors that differ between ranks, averaged. Collective."""
+        """Return averaged copies of the tensors that differ between ranks. Collective."""
         copies = {name: tensor.detach().clone() for name, tensor in self._differing(tensors).items()}
         self._average(copies)
         return copies
@@ -191,7 +190,7 @@ class DriftingPrepared(Prepared):
             flat.div_(self._collectives.world_size)
 
     def _differing(self, tensors: Tensors) -> Tensors:
-        """Return the floating-point tensors that all ranks have, and not all alike. Collective."""
+        """Return the floating-point tensors that exist on all ranks but have different values. Collective."""
         named = {
             name: tensor.detach()
             for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""`EqualBuffers`: rank 0's buffers on every rank, where each rank's forwards change its own."""
+"""`EqualBuffers`: broadcast rank 0's buffers after forwards have changed them on each rank."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["EqualBuffers"]
 
 
 class EqualBuffers:
-    """Sends rank 0's buffers where a forward has changed them, and someone is about to read them.
+    """Broadcasts rank 0's buffers before they are read, if a forward has changed them since the last broadcast.
 
     Args:
-        module: whose; what is sharded of them is no other rank's, and left alone.
-        world_size: number of ranks; one has nothing to send.
-        differ: whether ranks may have different ones from the start.
-        rank_buffers: refuses buffers that rank 0's can't stand for; None where nothing is refused.
+        module: the module that has the buffers. Sharded buffers are left alone.
+        world_size: number of ranks; with one rank nothing is sent.
+        differ: whether buffers may differ between ranks from the start.
+        rank_buffers: refuses buffers that can't be replaced by rank 0's; None refuses nothing.
     """
 
     def __init__(
@@ -29,18 +29,19 @@ class EqualBuffers:
         self._differ = differ and self._has_any
 
     def note_forward(self, training: bool) -> None:
-        """Note a forward: in training mode it changes buffers by what the rank's batch has."""
+        """Note a forward. In training mode it changes buffers according to this rank's batch."""
         self._differ = training and self._has_any
         self._forwards += training
 
     def make_equal(self, *, compare: bool = False) -> None:
-        """Give every rank rank 0's, where a forward has changed them. Collective.
+        """Broadcast rank 0's buffers if a forward has changed them. Collective.
 
         Args:
-            compare: compare them before in any case; otherwise after the first forwards, and ever more rarely.
+            compare: compare the ranks' buffers first. If False, they are compared after the first forwards, and then
+                more and more rarely.
 
         Raises:
-            DataError: ranks computed different values from their different samples.
+            DataError: a buffer that `rank_buffers` compares differs between ranks.
         """
         if self._differ:
             from torch.distributed.tensor import DTensor

@@ -1,4 +1,4 @@
-"""`StoreExchange`: what ranks tell each other outside their collectives, through the store of the process group."""
+"""`StoreExchange`: short messages between ranks through the process group's store, outside of collectives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["StoreExchange"]
 
 _INSTANCES = count()
-"""Exchanges that this process has made; other processes may have made others."""
+"""Counts the exchanges of this process; other processes may have created a different number."""
 
 
 class StoreExchange:
-    """Short messages between ranks of which some may never come, where a collective would wait for all.
+    """Short messages between ranks. Unlike a collective, it doesn't wait for ever if a rank never sends its message.
 
-    Collective to make.
+    Creating one is collective.
     """
 
     def __init__(self, collectives: Collectives) -> None:
@@ -30,7 +30,7 @@ class StoreExchange:
         self._prefix = f"ddp{collectives.broadcast(next(_INSTANCES))}"
 
     def compare(self, name: str, value: str, timeout_s: float) -> list[str | None]:
-        """Return every rank's value, in the order of ranks; None for a rank that doesn't come in time."""
+        """Return every rank's value, in rank order; None for a rank that sends none within `timeout_s`."""
         keys = [f"{self._prefix}/{name}/{rank}" for rank in range(dist.get_world_size())]
         self._store.set(keys[dist.get_rank()], value)
         try:
@@ -40,7 +40,7 @@ class StoreExchange:
         return [value.decode() for value in self._store.multi_get(keys)]
 
     def announce(self, name: str) -> None:
-        """Count this rank under a name; doesn't wait for other ranks."""
+        """Add this rank to the count of a name. Doesn't wait for other ranks."""
         self._store.add(f"{self._prefix}/{name}", 1)
 
     def announced(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Giving split parameters their values: rank 0's, a unit at a time."""
+"""Fill split parameters with rank 0's values, a unit at a time."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Place(NamedTuple):
 
 
 class Source(Protocol):
-    """Gives modules their values: a `Materializer`, or a `Refill`."""
+    """Gives the tensors of modules their values: a `Materializer` or a `Refill`."""
 
     def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
-        """Fill what `unit` owns outside of `inner`, which has been done. Collective."""
+        """Fill the tensors of `unit`, except those of `inner` units, which are filled already. Collective."""
 
 
 class Filler:
-    """Remembers whole tensors before a plan splits them, and puts their values into the parts.
+    """Remembers whole tensors before a plan splits them, and fills the shards with their values.
 
-    Make it before the plan is carried out. On "meta", a plan makes parts without values; elsewhere it makes
-    parts of whatever this rank has. Either way `fill` starts from rank 0's whole values.
+    Create it before the plan is applied. On "meta", a plan creates shards without values; elsewhere it splits the
+    values that this rank has. In both cases `fill` uses rank 0's whole values.
 
     Args:
         root: the whole module.
@@ -58,10 +58,10 @@ class Filler:
         }
 
     def tie_again(self) -> None:
-        """Restore as one parameter what was tied before the plan sharded each use separately.
+        """Tie parameters again that the plan has split into one parameter per use.
 
         Raises:
-            ConfigError: uses of one parameter were split in different ways.
+            ConfigError: the plan split the uses of one tied parameter in different ways.
         """
         by_id: dict[int, list[Place]] = {}
         for place, tensor in self._whole.items():
@@ -83,7 +83,7 @@ class Filler:
                 _own(place.module, place.name)[place.name] = now[0]
 
     def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
-        """Fill what `unit` owns outside of `inner`, which has been done, and convert it. Collective."""
+        """Fill and convert the tensors of `unit`, except those of `inner` units, which are filled. Collective."""
         modules = list(own_modules(unit, inner))
         layouts = {place: tensor for place, tensor in _tensors(modules) if isinstance(tensor, DTensor)}
         for place in layouts:

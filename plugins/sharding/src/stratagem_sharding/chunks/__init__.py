@@ -1,4 +1,4 @@
-"""A batch in parts, for strategies that run several per step: splitting, merging, and what parts log."""
+"""For strategies that run a batch in several chunks: split the batch, and merge the chunks' outputs and logs."""
 
 from __future__ import annotations
 

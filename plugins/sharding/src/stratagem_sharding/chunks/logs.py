@@ -1,4 +1,4 @@
-"""What the parts of a batch log, as one value for the batch."""
+"""Reduce the values that the chunks of a batch log to one value per batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Logged(NamedTuple):
 
 
 class ChunkLogs:
-    """Stands in for a module's `log` while parts of a batch run, to log once for the batch."""
+    """Replaces a module's `log` while the chunks of a batch run, and logs each name once for the batch."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[tuple[Any, float]]] = {}
@@ -38,15 +38,15 @@ class ChunkLogs:
 
     @contextmanager
     def of_part(self, module: nn.Module, size: int, advice: str | None = None) -> Iterator[None]:
-        """While a part of `size` samples runs: `log` of a `stratagem.Module` adds to these.
+        """Collect what a `stratagem.Module` logs while a chunk of `size` samples runs. A context manager.
 
         Args:
-            module: whose step runs.
-            size: samples of the part.
-            advice: as for `part_of_batch`, where the batch has other parts.
+            module: the module whose step runs.
+            size: number of samples in the chunk.
+            advice: as for `part_of_batch`; None if the batch has a single chunk.
 
         Raises:
-            LoggingError: by `log`, of a metric object.
+            LoggingError: the step logs a metric object.
         """
 
         def log(name: str, value: Any, *, batch_size: float | None = None, **how: Any) -> None:
@@ -71,7 +71,7 @@ class ChunkLogs:
             del module.__dict__["log"]
 
     def of_batch(self) -> list[Logged]:
-        """Return each name once: reduced over parts as its `reduce_fx` says, means weighted by samples."""
+        """Return one value per name, reduced over chunks by its `reduce_fx`; means are weighted by samples."""
         return [self._fold(name, entries) for name, entries in self._values.items()]
 
     def replay(self, module: nn.Module) -> None:
@@ -84,7 +84,7 @@ class ChunkLogs:
         fold = _FOLDS.get(how.get("reduce_fx", "mean"))
         values = [value for value, _ in entries]
         if fold is None or any(isinstance(value, torch.Tensor) and value.numel() != 1 for value in values):
-            return Logged(name, values[0], how)  # which `log` refuses
+            return Logged(name, values[0], how)  # `log` raises the error for it
         number = torch.zeros((), dtype=torch.float64)
         first = next((value for value in values if isinstance(value, torch.Tensor)), number)
         dtype = first.dtype if first.is_floating_point() else torch.float32

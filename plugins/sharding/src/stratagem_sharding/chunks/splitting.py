@@ -1,4 +1,4 @@
-"""Splitting what a step is called with along dim 0, and making one output of those of its parts."""
+"""Split the arguments of a step along dim 0 into chunks, and merge the outputs of the chunks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from stratagem.sdk.tensors import leaves_in, opened
 
 
 def split(value: Any, count: int) -> list[tuple[Any, int]]:
-    """Return the parts of `value` and their numbers of samples.
+    """Return the chunks of `value`, each with its number of samples.
 
     Args:
-        value: nested tuples, lists, mappings and dataclasses. Tensors are cut along dim 0, and so are
-            lists without tensors, and tuples of strings, that have an entry per sample; scalars and all else go whole
-            to every part.
-        count: how many parts; fewer for a batch of fewer samples.
+        value: nested tuples, lists, mappings and dataclasses. Tensors are split along dim 0. Lists without tensors
+            and tuples of strings are split too if they have one entry per sample. Every chunk gets scalars and all
+            other values whole.
+        count: number of chunks; a batch of fewer samples has one chunk per sample.
 
     Returns:
-        Parts whose sizes differ by one sample at most, the larger first.
+        Chunks whose sizes differ by one sample at most, larger ones first.
 
     Raises:
         DataError: there is no tensor to split, or tensors have different lengths.
@@ -47,16 +47,16 @@ def split(value: Any, count: int) -> list[tuple[Any, int]]:
 
 
 def merge(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Return one output for a batch from those of its parts.
+    """Return one output for a batch, merged from the outputs of its chunks.
 
-    Floating-point scalars are averaged, weighted by samples; other tensors are concatenated along dim
-    0; mappings and tuples are merged entry by entry, lists that have an entry per sample are joined. Of
-    anything else the parts' values are listed, unless they are equal. Parts without an output (None)
-    don't count. A loss with a weight is a sum, and so is the weight.
+    Floating-point scalars are averaged, weighted by samples. Other tensors are concatenated along dim 0. Mappings and
+    tuples are merged entry by entry. Lists with one entry per sample are joined. Any other equal values are returned
+    once, unequal ones as a list. Chunks without an output (None) are ignored. A loss with a weight is summed over
+    chunks, and so is its weight.
 
     Args:
-        outputs: at least one.
-        sizes: samples behind each.
+        outputs: one per chunk, at least one.
+        sizes: number of samples in each chunk.
     """
     kept = [(output, size) for output, size in zip(outputs, sizes) if output is not None]
     if not kept:

@@ -1,4 +1,4 @@
-"""Constructing a module without memory, and giving its tensors their values where they are needed."""
+"""Deferred initialization: construct a module without memory, and materialize its tensors where they are needed."""
 
 from __future__ import annotations
 

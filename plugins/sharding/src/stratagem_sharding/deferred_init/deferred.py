@@ -1,9 +1,9 @@
-"""Constructing a module without memory, and giving its tensors their values later, a few at a time.
+"""Deferred initialization: construct a module without memory, and materialize its tensors later, a few at a time.
 
-While a module is constructed on the "meta" device, every operation on its tensors is written down,
-together with the random number generator's state where it draws. Repeating the operations that led to
-one tensor gives exactly what constructing the module on the CPU would have given, whatever its
-constructors do: initialisation after construction, ties, buffers that are computed.
+While a module is constructed on the "meta" device, every operation on its tensors is recorded. An operation that
+draws random numbers is recorded with the generator's state. Replaying the operations that led to one tensor gives
+exactly the values that construction on the CPU would have given. This holds whatever constructors do: initialisation
+after construction, tied parameters, computed buffers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stratagem_sharding.torch_private import (
 )
 
 LITERALS = (torch.tensor, torch.as_tensor, torch.asarray)
-"""Factories whose values come from Python: they are made at once, as there's no way back to their values."""
+"""Factories that take their values from Python. They run at once: on "meta" their values would be lost."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Operation:
     args: Any
     kwargs: Any
     results: tuple[_Ref | None, ...]
-    """Its tensors in memory that it makes; None for one in memory that it was given."""
+    """The operation's output tensors; None for an output in the memory of an input."""
     reads: frozenset[int]
     writes: frozenset[int]
     generator: torch.Generator | None
@@ -57,39 +57,39 @@ class _Operation:
 
 
 class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Writes down what happens to meta tensors while it is active; enter it by `recorded`."""
+    """Records the operations on meta tensors while it is active; enter it by `recorded`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._operations: list[_Operation] = []
         self._known: set[int] = set()
-        # Memory that were freed could be numbered again.
+        # Freed memory could get the number of other memory: keep all tensors alive.
         self._alive: list[torch.Tensor] = []
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Around the construction: tensors are made on "meta", and recorded."""
+        """Create tensors on "meta" and record the operations on them. A context manager for the construction."""
         with warnings.catch_warnings():
-            # Torch takes load_state_dict for lost here, but it is recorded like anything else.
+            # Torch warns that load_state_dict has no effect on "meta", but here it is recorded and replayed.
             warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter", UserWarning)
             with torch.device("meta"), _Literals(), replaced_initializers(self._recording), self:
                 yield
 
     def fill_attributes(self, root: nn.Module) -> None:
-        """Give values to tensors of modules that are neither parameters nor buffers, in lists and dicts too."""
-        # Where a list has a parameter itself, a copy of its value would be another tensor.
+        """Materialize tensor attributes that are neither parameters nor buffers, in lists and dicts too."""
+        # A list may contain a parameter itself: replacing it by a copy would break the identity.
         own = {id(tensor) for tensor in (*root.parameters(), *root.buffers())}
         for module, name, value in list(_with_meta(root)):
             filled = tree_map(lambda each: each if id(each) in own else self._filled(each), value)
             setattr(module, name, filled)
 
     def made_some_of(self, root: nn.Module) -> bool:
-        """Whether any tensor of a module, or in an attribute of it, was made in this construction."""
+        """Whether this construction created any parameter, buffer or tensor attribute of `root`."""
         attributes = (each for _, _, value in _with_meta(root) for each in tree_flatten(value)[0])
         return any(self.knows(each) for each in (*root.parameters(), *root.buffers(), *attributes))
 
     def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Record a whole function of torch.nn.init that leaves out what is on "meta"."""
+        """Record a function of torch.nn.init as one operation, since by itself it skips tensors on "meta"."""
         return partial(self._initialize, original)
 
     def _initialize(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -107,13 +107,14 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return self.materialize([value])[0] if _is_meta(value) and self.knows(value) else value
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` was made in this construction, so that `materialize` can make it."""
+        """Whether this construction created `tensor`, so that `materialize` can compute its values."""
         return _is_meta(tensor) and memory_number(tensor) in self._known
 
     def materialize(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return tensors on the CPU with the values that `tensors` would have, not requiring gradients.
 
-        Tensors that share memory come back sharing memory. Random number generators are left as they are.
+        Tensors that share memory still share memory in the result. The state of random number generators is
+        unchanged.
         """
         wanted = list(tensors)
         needed = {memory_number(tensor) for tensor in wanted}
@@ -139,7 +140,7 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         if not given and not made:
             return results
         if generator is not None:
-            # Draws as the CPU would, so that whatever is drawn next is the same too.
+            # Advance the generator as on the CPU, so that later random numbers are the same too.
             func(*tree_map(_scratch, args), **tree_map(_scratch, kwargs))
         self._write_down(func, args, kwargs, given, made, generator, state)
         return results
@@ -180,7 +181,7 @@ class Construction(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 class _Literals(TorchFunctionMode):
-    """Makes tensors of Python values on the CPU even where "meta" is the default device."""
+    """Creates tensors of Python values on the CPU, even if the default device is "meta"."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -192,7 +193,7 @@ class _Literals(TorchFunctionMode):
 
 
 def _with_meta(root: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Yield attributes of modules, except parameters and buffers, that are or have tensors on "meta"."""
+    """Yield module attributes, except parameters and buffers, that are or contain tensors on "meta"."""
     for module in root.modules():
         for name, value in vars(module).items():
             if not name.startswith("_") and any(_is_meta(each) for each in tree_flatten(value)[0]):

@@ -1,4 +1,4 @@
-"""Giving the tensors of one unit their values, the same on every rank, before it is sharded."""
+"""Materialize the tensors of one unit before it is sharded, with the same values on every rank."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 class Materializer:
-    """Fills modules that are on "meta", and makes all ranks start from rank 0's values.
+    """Materializes modules on "meta", and makes all ranks start from rank 0's values.
 
     Args:
-        root: the whole module; looked at, not changed.
-        construction: what its tensors on "meta" were recorded in, if they were.
-        param_init_fn: called with each module that has tensors on "meta", inner ones first; moves its
-            own tensors to the CPU or the device and fills them.
-        broadcast: send rank 0's values; without, ranks that differ are refused.
-        collectives: the ranks.
+        root: the whole module; it is read, not changed.
+        construction: the recorded construction of its tensors on "meta"; None if none was recorded.
+        param_init_fn: called with each module that has tensors on "meta", inner ones first. It moves the module's own
+            tensors to the CPU or the device, and fills them.
+        broadcast: whether to send rank 0's values to all ranks; if False, values that differ between ranks are an
+            error.
+        collectives: of all ranks.
 
     Raises:
         ConfigError: ranks built different modules, or a tensor on "meta" has no source of its values.
@@ -47,7 +48,7 @@ class Materializer:
         self._received_only = self._agree(root)
 
     def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
-        """Materialize what `unit` owns outside of `inner`, which has been done. Collective."""
+        """Materialize the tensors of `unit`, except those of `inner` units, which are done already. Collective."""
         modules = list(own_modules(unit, inner))
         if self._fill is None:
             self._make(modules)
@@ -63,7 +64,7 @@ class Materializer:
                 self._refuse_differing(unit, tensors)
 
     def _make(self, modules: list[nn.Module]) -> None:
-        # One that is registered twice is made once; both places are in this unit.
+        # A tensor that is registered twice is materialized once; both registrations are in this unit.
         missing = list({id(t): t for _, _, t in _tensors_of(modules) if t.is_meta}.values())
         if self._construction is not None and not self._received_only:
             made = self._construction.materialize(missing)
@@ -79,13 +80,13 @@ class Materializer:
         for module in reversed(modules):
             if any(tensor.is_meta for _, _, tensor in _tensors_of([module])):
                 fill(module)
-        # to_empty makes a parameter per module, also of one that several modules share.
+        # to_empty creates one parameter per module, even for a parameter that several modules share.
         made: dict[int, Any] = {}
         for module, name, tensor in list(_tensors_of(modules)):
             own_table(module, name)[name] = made.setdefault(id(before.get((module, name), tensor)), tensor)
 
     def _agree(self, root: nn.Module) -> bool:
-        """Compare ranks; return whether this one's values on "meta" all come from rank 0."""
+        """Compare the ranks' modules; return whether rank 0 sends the values of all tensors on "meta"."""
         unknown = self._first_unknown(root)
         shapes = [
             (name, tuple(tensor.shape), str(tensor.dtype))

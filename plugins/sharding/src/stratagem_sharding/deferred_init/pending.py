@@ -1,4 +1,4 @@
-"""What was constructed last in a thread, until a strategy gives it its values."""
+"""The last deferred construction of this thread, until a strategy materializes it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class _Pending(local):
 
 
 _PENDING = _Pending()
-"""A rank constructs and sets up in one thread, and ranks may be threads of one process."""
+"""Per thread: ranks may be threads of one process, and each constructs and sets up in its own thread."""
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Around a construction: tensors are made on "meta", and recorded for `pop_deferred`."""
+    """Create tensors on "meta", and record their construction for `pop_deferred`. A context manager."""
     construction = Construction()
     with construction.recorded():
         yield
@@ -29,9 +29,9 @@ def deferred() -> Iterator[None]:
 
 
 def pop_deferred(root: nn.Module) -> Construction | None:
-    """Return in what `root` was constructed last in this thread, once; None where it was as anywhere.
+    """Return the recorded construction of `root` and forget it; None if `root` was constructed as usual.
 
-    Tensors of its modules that are neither parameters nor buffers get their values now.
+    Tensor attributes of its modules that are neither parameters nor buffers are materialized now.
     """
     construction = _PENDING.construction
     if construction is None or not construction.made_some_of(root):
