@@ -1,4 +1,4 @@
-"""`GradientTracker`: which gradients of a replica are averages over ranks, and which are this rank's own."""
+"""`GradientTracker`: tracks which gradients of a replica are averaged over ranks, and which are local to a rank."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 __all__ = ["GradientTracker", "on_gradient"]
 
 WAIT_S = 60.0
-"""How long a rank that has gradients to complete waits for the others to come to the same step."""
+"""How long a rank with local gradients to average waits for the other ranks to reach the same step."""
 _ACCUMULATED = "_stratagem_accumulated"
-"""Attribute of a gradient that autograd accumulated: one that the user's code assigned doesn't have it."""
+"""Attribute set on gradients that autograd accumulated. A gradient that the user's code assigned lacks it."""
 
 
 class GradientTracker:
     """Notices what autograd adds to gradients, and averages over ranks what no reduction has averaged.
 
-    Averaging a gradient again leaves the part that is equal on all ranks as it is. What autograd accumulated is
-    therefore always completed by one more average, however many reductions it went through before. A gradient that
-    the user's code assigned, or changed before it was complete, may be no sum over batches: it has to be equal on all
-    ranks already, also where a backward has added to it since.
+    Averaging a gradient again doesn't change the part that is equal on all ranks. One more average therefore always
+    completes what autograd accumulated, whatever reductions came before. A gradient that the user's code assigned, or
+    changed before it was averaged, may not be a sum over batches. It must be equal on all ranks already, even if a
+    backward has added to it since.
 
     Args:
         named: all parameters of the replica, frozen ones too.
-        exchange: between the same ranks.
-        device: of messages.
-        is_reduced: whether a reducer has finished the reduction that `expect_reduction` announced.
-        completes_at_end: asked when a backward that no reduction was prepared for adds to a gradient: whether its end
-            averages that, so that a loop may read it. False within `no_sync`, and where the caller averages itself.
+        exchange: short messages between the same ranks.
+        device: device of the messages.
+        is_reduced: returns whether a reducer has finished the reduction that `expect_reduction` announced.
+        completes_at_end: returns whether the end of a backward for which no reduction was prepared averages the
+            gradients, so that a loop may read them. It returns False within `no_sync`, and if the caller averages.
     """
 
     def __init__(
@@ -59,21 +59,21 @@ class GradientTracker:
         self._local: dict[torch.Tensor, int] = {}
         self._changed: set[torch.Tensor] = set()
         self._assigned: dict[torch.Tensor, torch.Tensor] = {}
-        """Parameters whose gradient was assigned before a backward added to it: fingerprints of what was assigned."""
+        """For parameters whose gradient was assigned before a backward added to it: fingerprint of that gradient."""
         self._reducing: set[torch.Tensor] = set()
         self.expects_reduction = self._has_looked = False
-        """The first: a forward has prepared a reduction, which isn't known to be finished."""
+        """The first flag: a forward has prepared a reduction that isn't known to be finished."""
         self._backward = self._completing = -1
         self._completions = 0
         self._averaged: dict[torch.Tensor, int] = {}
-        """Versions of averaged gradients: the user's code may change them, on all ranks alike."""
+        """Versions of averaged gradients. The user's code may change them if it does so equally on all ranks."""
         self.changes = torch.zeros(1, dtype=torch.int64, device=device)
-        """A fingerprint of the gradients that were changed after they were averaged, of all steps so far."""
+        """A fingerprint, over all steps so far, of the gradients that were changed after they were averaged."""
         self._handles: list[Any] = []
         self.add(named)
 
     def add(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Follow parameters that the replica has got since, too. Gradients of any others are refused."""
+        """Track parameters that were added to the replica later. Gradients of untracked parameters are refused."""
         for name, parameter in named:
             if parameter in self._names:
                 continue
@@ -92,7 +92,7 @@ class GradientTracker:
     def before_backward(self) -> None:
         """Note which gradients the user's code has assigned, before the next backward adds to them.
 
-        Without this call, the first hook within a backward looks, when one gradient has been added to already.
+        Without this call the first hook of the backward does it, when one gradient has been added to already.
         """
         self._has_looked = True
         for parameter in self._names:
@@ -104,7 +104,7 @@ class GradientTracker:
                 setattr(gradient, _ACCUMULATED, True)
 
     def note_average(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Note that all gradients which `parameters` have now were averaged over ranks."""
+        """Note that the current gradients of `parameters` were averaged over ranks."""
         self._changed.clear()
         for parameter in parameters:
             self._local.pop(parameter, None)
@@ -117,16 +117,16 @@ class GradientTracker:
         self._averaged[parameter] = tensor_version(gradient)
 
     def is_local(self, parameter: torch.Tensor) -> bool:
-        """Whether autograd added to its gradient since the last average."""
+        """Whether autograd has added to the parameter's gradient since the last average."""
         return parameter in self._local
 
     def is_interrupted(self) -> bool:
-        """Whether a reduction has begun and isn't finished: a backward raised, or didn't reach all parameters."""
+        """Whether a reduction has started but not finished: a backward raised, or didn't reach all parameters."""
         self._settle()
         return bool(self._reducing)
 
     def abandon_reduction(self) -> bool:
-        """Take what was to be reduced as this rank's own; whether there was something."""
+        """Treat the gradients of an unfinished reduction as local to this rank; return whether there was one."""
         self._settle()
         was_reducing = bool(self._reducing)
         for parameter in self._reducing:
@@ -160,10 +160,10 @@ class GradientTracker:
         setattr(gradient, _ACCUMULATED, True)
 
     def _look_for_change(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Note whether the user's code changed a gradient before autograd added to it: it is no sum over batches."""
+        """Note if the user's code changed a gradient before autograd added to it: it isn't a sum over batches."""
         before = self._local.get(parameter)
         if len(post_accumulate_hooks(parameter) or ()) > 1:
-            return  # a hook of the user's, which may scale what each backward has added
+            return  # a user's hook, which may scale what each backward has added
         # Views of one bucket count their changes together.
         is_view = gradient.untyped_storage().nbytes() != gradient.nbytes
         if before is not None and not is_view and tensor_version(gradient) > before + 1:
@@ -171,18 +171,18 @@ class GradientTracker:
 
     @property
     def has_local(self) -> bool:
-        """Whether there are gradients that autograd added to since the last average."""
+        """Whether autograd has added to any gradient since the last average."""
         return bool(self._local or self._changed or self._assigned)
 
     def forget(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Note that the gradients of `parameters` were dropped, or filled with zeros."""
+        """Note that the gradients of `parameters` were set to None or zeroed."""
         for parameter in parameters:
             self._local.pop(parameter, None)
             self._changed.discard(parameter)
             self._assigned.pop(parameter, None)
 
     def _settle(self) -> None:
-        """Take what a reducer has finished as averaged."""
+        """Mark the gradients of a finished reduction as averaged."""
         if not self._reducing or self._is_reduced is None or not self._is_reduced():
             return
         self.expects_reduction = False
@@ -190,7 +190,7 @@ class GradientTracker:
             self._local.pop(parameter, None)
         self._reducing.clear()
         for parameter in self._names:
-            # A reducer may put gradients where this rank had none, or views of its buckets in their place.
+            # A reducer may create gradients that this rank lacked, or replace gradients by views of its buckets.
             gradient = parameter.grad
             if gradient is None or self._local.get(parameter) == tensor_version(gradient):
                 continue
@@ -200,15 +200,15 @@ class GradientTracker:
     # Before they are used ---------------------------------------------------------------------------
 
     def complete(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
-        """Average what is this rank's own of the gradients of `parameters`. Collective.
+        """Average the gradients of `parameters` that are still local to this rank. Collective.
 
         Args:
-            parameters: of one optimizer.
-            optimizer: the name of its class.
+            parameters: the parameters of one optimizer.
+            optimizer: the name of the optimizer's class.
 
         Raises:
-            GradientError: a gradient was assigned and differs between ranks, was changed before it was complete, or
-                is one of a parameter that was added later; or other ranks don't have any to complete.
+            GradientError: a gradient was assigned and differs between ranks, was changed before it was averaged, or
+                belongs to a parameter that was added later; or other ranks have no gradients to average.
         """
         self._settle()
         assigned: list[torch.Tensor] = []
@@ -242,7 +242,7 @@ class GradientTracker:
         self._average([parameter in self._local for parameter in parameters], parameters)
 
     def _note_changes(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Take gradients that were changed since they were averaged into `changes`, which ranks compare."""
+        """Add gradients that were changed after their average to the fingerprint that ranks compare."""
         changed = [
             parameter.grad
             for parameter in parameters
@@ -262,21 +262,21 @@ class GradientTracker:
         )
 
     def refuse_changed(self) -> None:
-        """Refuse gradients that were changed before they are averaged.
+        """Refuse gradients that were changed before their average.
 
-        For a caller that averages itself, before it does.
+        A caller that averages gradients itself calls this first.
 
         Raises:
-            GradientError: the user's code has changed one, and a backward has added to it since.
+            GradientError: the user's code has changed a gradient, and a backward has added to it since.
         """
         changed = [parameter for parameter in self._changed if parameter.grad is not None]
         if changed:
             raise self._was_changed(changed[0])
 
     def complete_backward(self) -> None:
-        """Average what a backward has accumulated for which no reduction was prepared. Collective.
+        """Average the gradients of a backward for which no reduction was prepared. Collective.
 
-        Gradients may be read before the step, as for a norm in a log.
+        A loop may read them before the step, for example to log their norm.
         """
         self._settle()
         if self._local and not self._reducing:
@@ -289,7 +289,7 @@ class GradientTracker:
         """Complete the gradients of an optimizer that `setup` didn't get. Collective.
 
         Raises:
-            GradientError: (also as for `complete`) it steps within a backward.
+            GradientError: as for `complete`, or the optimizer steps within a backward.
         """
         if backward_number() != -1:
             raise GradientError(
@@ -306,7 +306,7 @@ class GradientTracker:
                 yield f"the gradient of {self._names[parameter]!r}", parameter.grad
 
     def average(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Average all gradients of `parameters`, whatever made them. Collective."""
+        """Average all gradients of `parameters`, whether or not they are averaged already. Collective."""
         self._settle()
         for parameter in parameters:
             self._assigned.pop(parameter, None)
@@ -320,7 +320,7 @@ class GradientTracker:
         self.note_average(parameters)
 
     def _meet(self, optimizer: str) -> None:
-        """Wait for all ranks; a collective would wait for ever for those that have nothing to complete."""
+        """Wait for all ranks. A collective would wait for ever for ranks that have nothing to average."""
         self._completions += 1
         ranks = self._exchange.compare(f"complete/{self._completions}", optimizer, WAIT_S)
         missing = [rank for rank, theirs in enumerate(ranks) if theirs is None]
@@ -331,7 +331,7 @@ class GradientTracker:
             )
 
     def _require_equal(self, assigned: Iterable[torch.Tensor], added_to: Iterable[torch.Tensor]) -> None:
-        """Refuse gradients that were assigned and differ between ranks, also if a backward has added to them."""
+        """Refuse assigned gradients that differ between ranks, even if a backward has added to them since."""
         before = {parameter: self._assigned.pop(parameter) for parameter in added_to}
         numbers = {p: fingerprint([p.grad], self._device) for p in assigned if p.grad is not None}
         different = self._first_different({**numbers, **before})
@@ -352,7 +352,7 @@ class GradientTracker:
         self.note_average(assigned)
 
     def _first_different(self, numbers: Mapping[torch.Tensor, torch.Tensor]) -> Any:
-        """Return the first parameter whose number differs between ranks; None where all are equal. Collective."""
+        """Return the first parameter whose number differs between ranks; None if all are equal. Collective."""
         sent = torch.zeros(len(self._names), dtype=torch.int64, device=self._device)
         for position, parameter in enumerate(self._names):
             if parameter in numbers:
@@ -366,7 +366,7 @@ class GradientTracker:
         return None
 
     def release(self) -> None:
-        """Let go of the parameters."""
+        """Release the parameters."""
         for handle in self._handles:
             handle.remove()
         self._local.clear()
@@ -377,9 +377,9 @@ class GradientTracker:
 
 
 def on_gradient(parameter: nn.Parameter, function: Callable[[nn.Parameter], object]) -> Any:
-    """Call `function` whenever `parameter`, frozen or not, has got a gradient; returns the hook's handle."""
+    """Call `function` after autograd has accumulated a gradient of `parameter`, frozen or not; return the handle."""
     flag = parameter.requires_grad
-    parameter.requires_grad_(True)  # torch takes no hook without
+    parameter.requires_grad_(True)  # torch refuses the hook otherwise
     handle = parameter.register_post_accumulate_grad_hook(function)  # type: ignore[no-untyped-call]  # torch has no types for it
     parameter.requires_grad_(flag)
     return handle

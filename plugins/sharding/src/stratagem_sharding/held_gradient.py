@@ -1,4 +1,4 @@
-"""`HeldGradient`: in the place of a gradient that this rank doesn't have."""
+"""`HeldGradient`: a placeholder for a gradient that this rank doesn't have."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Held = TypeVar("Held", bound="HeldGradient")
 
 
 class HeldGradient(torch.Tensor):
-    """Has a parameter's shape, dtype and device, but no values, and refuses what would read or change them.
+    """Has a parameter's shape, dtype and device, but no values; refuses operations that read or change values.
 
-    Without it `p.grad` would be None: torch's clipping, or a norm over existing gradients, would do less than it
-    says, and other loops would end with an AttributeError. Derive a class that has a `sentence`.
+    Without it `p.grad` would be None: torch's clipping, or a norm over existing gradients, would silently skip it,
+    and other loops would fail with an AttributeError. Subclasses set `sentence`.
     """
 
     sentence: ClassVar[str]
-    """What was done, and what to do in its place."""
+    """The error message: what the user's code did, and what to do instead."""
     allowed: ClassVar[frozenset[Any]] = frozenset()
-    """Functions of torch that are carried out, since they need no values."""
+    """Torch functions that run, since they need no values."""
 
     @classmethod
     def __torch_function__(
@@ -35,13 +35,13 @@ class HeldGradient(torch.Tensor):
 
     @classmethod
     def like(cls: type[Held], parameter: torch.Tensor, shape: Sequence[int] | None = None) -> Held:
-        """Return one for `parameter`; it takes the memory of one element."""
+        """Return a placeholder for the gradient of `parameter`. It takes the memory of one element."""
         shape = parameter.shape if shape is None else shape
         return parameter.data.new_empty(()).expand(shape).as_subclass(cls)
 
 
 class ZeroableGradient(HeldGradient):
-    """One that a user's code may drop or set to zero, and whose shape, dtype and device can be read."""
+    """A placeholder that a user's code may zero or set to None; its shape, dtype and device can be read."""
 
     allowed = frozenset(
         (

@@ -22,18 +22,18 @@ __all__ = ["KeptShards", "Refill", "leave_shards", "take_off"]
 
 @dataclass(frozen=True)
 class _Shard:
-    """One tensor."""
+    """This rank's shard of one tensor."""
 
     local: torch.Tensor
     layout: tuple[Any, ...]
-    """Shape of the mesh, placements and the local shape: equal where the next run shards it alike."""
+    """Shape of the mesh, placements and local shape; equal in the next run if it shards the tensor the same way."""
 
 
 class KeptShards:
-    """Shards of the parameters and buffers that are DTensors when it is made; holds their memory.
+    """Keeps this rank's shards of the parameters and buffers that are DTensors now, and so keeps their memory.
 
     Args:
-        module: the user's, sharded; no unit of it is gathered.
+        module: the user's sharded module; none of its units is gathered.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -44,10 +44,10 @@ class KeptShards:
         }
 
     def check_mesh(self, mesh: DeviceMesh) -> None:
-        """Refuse a mesh of another shape than that of the shards, before anything is changed.
+        """Refuse a mesh whose shape differs from that of the shards, before anything is changed.
 
         Raises:
-            CombinationError: it is.
+            CombinationError: the shapes differ.
         """
         shape = tuple(mesh.shape)
         for name, shard in self.items():
@@ -55,19 +55,19 @@ class KeptShards:
                 raise _differs(name, f"over a mesh of {shard.layout[0]}, and now of {shape}")
 
     def items(self) -> Iterator[tuple[str, _Shard]]:
-        """Yield name and shard."""
+        """Yield the name and the shard of each tensor."""
         return iter(self._shards.items())
 
 
 class Refill:
-    """Sets a module up again from shards; stands where a `Materializer` gives a new module its values.
+    """Sets a module up again from the shards of the previous run. A new module has a `Materializer` instead.
 
-    Parameters that are DTensors of a run that has ended become tensors on "meta" of the whole shape, which
-    `fill` makes real but leaves empty, a unit at a time; when they have been sharded, `finish` copies the shards in.
+    DTensors of the previous run become tensors on "meta" of the whole shape. `fill` allocates them a unit at a time,
+    without values. Once they have been sharded again, `finish` copies the shards into them.
 
     Args:
-        module: the user's, as the run before left it.
-        kept: its shards.
+        module: the user's module, as the previous run left it.
+        kept: the shards of the module.
         world_size: number of ranks.
     """
 
@@ -84,7 +84,9 @@ class Refill:
             own[name] = made[id(tensor)]
 
     def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
-        """Give what `unit` owns outside of `inner` memory; send rank 0's values of what is whole. Collective."""
+        """Allocate the tensors of `unit` on "meta", and broadcast rank 0's values of its other tensors. Collective.
+        Tensors of `inner` units are left out: they are done already.
+        """
         made: dict[int, torch.Tensor] = {}
         whole: dict[int, torch.Tensor] = {}
         for module in own_modules(unit, inner):
@@ -106,7 +108,7 @@ class Refill:
         """Copy the shards into the sharded module.
 
         Raises:
-            CombinationError: it has been sharded in another way than in the run before.
+            CombinationError: it is sharded in another way than in the previous run.
         """
         now = {name: tensor for name, _, _, tensor in _named(self._module)}
         for name, shard in self._kept.items():
@@ -118,15 +120,16 @@ class Refill:
 
 
 def leave_shards(module: nn.Module, snapshot: ModuleSnapshot, world_size: int) -> KeptShards | None:
-    """Take `fully_shard` and whatever else was set up off a module, whose parameters stay shards. Not collective.
+    """Remove `fully_shard` and the strategy's other changes from a module. Its parameters stay sharded. Not
+    collective.
 
     Args:
-        module: the user's; no unit of it is gathered.
-        snapshot: of it and what it was wrapped in.
-        world_size: number of ranks; a single one has all of every parameter, and gets plain tensors.
+        module: the user's module; none of its units is gathered.
+        snapshot: of the module and of what it was wrapped in.
+        world_size: number of ranks; a single rank has every parameter whole, and gets plain tensors.
 
     Returns:
-        What `Prepared.left_shards` is to be; None where the module is whole.
+        The value for `Prepared.left_shards`; None if the module is whole.
     """
     take_off(snapshot)
     if world_size > 1:
@@ -141,7 +144,7 @@ def leave_shards(module: nn.Module, snapshot: ModuleSnapshot, world_size: int) -
 
 
 def take_off(snapshot: ModuleSnapshot) -> None:
-    """Take `fully_shard` and whatever else was set up off modules. Parameters stay as they are."""
+    """Remove `fully_shard` and the strategy's other changes from modules. Parameters stay as they are."""
     snapshot.undo()
     for each in snapshot.modules():
         forget_sharding(each)
@@ -170,7 +173,7 @@ def _layout(tensor: DTensor) -> tuple[Any, ...]:
 
 
 def _named(root: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, torch.Tensor]]:
-    """Yield (full name, the dict it is in, its name there, tensor) of parameters and buffers, all uses of each."""
+    """Yield (full name, dict that has it, name in that dict, tensor) for every use of each parameter and buffer."""
     for prefix, module in root.named_modules():
         for name, tensor in own_tensors(module):
             yield f"{prefix}.{name}" if prefix else name, own_table(module, name), name, tensor

@@ -1,4 +1,4 @@
-"""`LocalStep`: an optimizer of DTensors steps this rank's shards of them as the plain tensors that they are."""
+"""`LocalStep`: lets an optimizer of DTensors step this rank's shards as plain tensors."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ __all__ = ["LocalStep"]
 
 
 class LocalStep:
-    """Lets an optimizer's `step` see shards, while everyone else sees DTensors, in its state, too.
+    """Lets an optimizer's `step` see plain shards; all other code sees DTensors, also in the optimizer's state.
 
-    For optimizers that treat each element separately, as `optimizer_trial` finds out. Torch's DTensors lack some of
-    the operations that they use, and can't be stepped next to plain tensors or those of another mesh. Nothing is
-    communicated.
-
-    An optimizer that keeps parameters elsewhere than in its groups steps DTensors, as it would without this.
+    For optimizers that treat each element separately; `optimizer_trial` finds that out. DTensors lack some of the
+    operations that optimizers use, and can't be stepped together with plain tensors or DTensors of another mesh.
+    Nothing is communicated.
+    An optimizer that keeps parameters outside its groups steps DTensors, as it would without this class.
 
     Args:
-        optimizer: its groups and their lists of parameters are the same objects before, within and after each step,
-            and its state is before and after it.
+        optimizer: its groups and their parameter lists stay the same objects before, within and after each step. Its
+            state is the same object before and after a step.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -38,27 +37,27 @@ class LocalStep:
         self._whole: list[list[torch.Tensor]] = []
         self._state: Any = None
         self._owner: dict[torch.Tensor, DTensor] = {}
-        # An optimizer that wraps another keeps states by the shards: these are the same objects in each step.
+        # An optimizer that wraps another keys its states by the shards: keep the same shard objects in every step.
         self._shards: dict[int, tuple[DTensor, torch.Tensor]] = {}
-        # And it may have a parameter's state in a variable while it calls its closure.
+        # An optimizer may hold a parameter's state in a variable while it calls its closure: keep these dicts too.
         self._local_states: dict[int, dict[str, Any]] = {}
-        # A class whose `step` calls that of its base has the hooks called within the hooks.
+        # If a class's `step` calls `super().step`, the step hooks run nested.
         self._depth = 0
         lists = [group["params"] for group in optimizer.param_groups]
         parameters = {id(each) for params in lists for each in params}
         others = [value for key, value in vars(optimizer).items() if key not in ("param_groups", "state")]
-        # LBFGS has the list of its group itself, whose elements are exchanged.
+        # LBFGS keeps a reference to its group's list of parameters, whose elements are replaced in place.
         self._is_active = not any(
             _holds(value, parameters) for value in others if not any(value is params for params in lists)
         )
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around one call of the optimizer's `step`: the class's own code sees shards, the user's hooks DTensors."""
+        """Show shards to the optimizer's `step` and DTensors to the user's hooks. A context manager for one step."""
         if not self._is_active:
             yield
             return
-        # Registered for each step: after all of the user's hooks before the step, and before all of those after it.
+        # Registered anew for each step, so that it runs after the user's pre-hooks and before the user's post-hooks.
         before = self._optimizer.register_step_pre_hook(self._enter)
         after = self._optimizer.register_step_post_hook(self._leave)
         hooks: Any = after.hooks_dict_ref()
@@ -68,13 +67,13 @@ class LocalStep:
         finally:
             before.remove()
             after.remove()
-            if self._depth:  # the step, or a closure within it, has raised
+            if self._depth:  # the step or its closure has raised
                 self._depth = 0
                 self._show_dtensors()
             self._local_states.clear()
 
     def seen_whole(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """Return `closure`, which sees DTensors whenever the optimizer's `step` calls it."""
+        """Return a closure that sees DTensors when the optimizer's `step` calls it."""
 
         def evaluate() -> Any:
             if not self._depth:
@@ -161,7 +160,7 @@ def _to_local(value: Any) -> Any:
 def _to_local_state(value: Any, shard: torch.Tensor, parameter: torch.Tensor) -> Any:
     """Return a state value as the step sees it.
 
-    A copy of a state, and one that was saved, has whole tensors: `optimizer.load_state_dict` puts them into it.
+    A state that was copied or loaded by `optimizer.load_state_dict` has whole tensors; this returns their shards.
     """
     if not isinstance(value, torch.Tensor) or not isinstance(parameter, DTensor):
         return value
@@ -171,7 +170,7 @@ def _to_local_state(value: Any, shard: torch.Tensor, parameter: torch.Tensor) ->
 
 
 def _as_sharded(value: Any, shard: torch.Tensor, owner: DTensor, before: Any) -> Any:
-    """Return a state value as the shard of a whole one, where it has the shape of the parameter's shard."""
+    """Return a state value as a DTensor if it has the shape of the parameter's shard, else unchanged."""
     if not isinstance(value, torch.Tensor) or value.shape != shard.shape or owner.dim() == 0:
         return value
     if isinstance(before, DTensor) and before.to_local().data_ptr() == value.data_ptr() and value.numel():
@@ -186,7 +185,7 @@ def _as_sharded(value: Any, shard: torch.Tensor, owner: DTensor, before: Any) ->
             stride=owner.stride(),
         )
     else:
-        sharded = with_shard(owner, value)  # kept in the CPU's memory
+        sharded = with_shard(owner, value)  # the optimizer keeps this state in CPU memory
     hold_whole([sharded])
     return sharded
 

@@ -1,4 +1,4 @@
-"""Means over ranks that are on their way while training continues, and the small numbers that they are sent as."""
+"""Means over ranks that are computed in the background of training, sent in a smaller dtype if wanted."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ __all__ = ["BLOCK", "SENT_AS", "MeanExchange", "Residuals", "decoded", "encoded"
 BLOCK = 256
 """Elements that share one scale in int8."""
 SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
-"""What an exchange may send instead of float32 or float64."""
+"""Smaller dtypes that an exchange may send instead of float32 or float64."""
 
 
 @dataclass
 class Residuals:
-    """What exchanges of one tensor after the other have lost by rounding so far, to be sent with the next one.
+    """Rounding errors of past exchanges of one tensor (error feedback). The next exchange adds them to its message.
 
-    1-bit Adam (Tang et al., https://arxiv.org/abs/2102.02888), algorithm 1: the errors of workers and of servers.
+    Source: 1-bit Adam (Tang et al., https://arxiv.org/abs/2102.02888), algorithm 1: worker and server errors.
     """
 
     own: torch.Tensor | None = None
-    """Residual of this rank's numbers, float32, a row for each rank; None before the first exchange."""
+    """Residual of this rank's values, float32, one row per rank; None before the first exchange."""
     mean: torch.Tensor | None = None
     """Residual of this rank's chunk of the mean, float32, one row."""
 
 
 class MeanExchange:
-    """The mean of a flat tensor over ranks, not waited for. Collective to make, as are both methods.
+    """The asynchronous mean of a flat tensor over ranks. Creating one and calling its methods is collective.
 
-    In a smaller dtype each rank gets a chunk of every rank's, adds it up in float32, and sends the chunk of the mean
-    to all: 2 × (n - 1) / n of the small numbers per rank, as an all-reduce does, however many ranks there are.
-    All ranks come to the same bits.
+    In a smaller dtype, each rank receives one chunk from every rank, sums the chunks in float32, and sends the mean
+    of its chunk to all ranks. Each rank sends 2 × (n - 1) / n times the elements, as in an all-reduce of n ranks. The
+    result is bitwise equal on all ranks.
 
     Args:
-        flat: float32 or float64, on a device that the group's backend knows; it is no longer the caller's.
-        group: of the ranks; None where there is one.
+        flat: float32 or float64, on a device that the group's backend supports. The caller must not use it
+            afterwards.
+        group: the process group; None for a single rank.
         sent_as: a key of `SENT_AS`, or None for the dtype of `flat`.
-        residuals: from earlier exchanges of this tensor, which are read and updated; not with None above.
+        residuals: of earlier exchanges of this tensor; read and updated. Not used if `sent_as` is None.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class MeanExchange:
             self._work = dist.all_to_all_single(self._received, self._sent, group=group, async_op=True)
 
     def advance(self) -> None:
-        """Wait for the first of two messages, and send the second; nothing where there is one, or it is sent."""
+        """Wait for the first of two messages, and send the second. Does nothing if there is no second one to send."""
         if self._has_advanced or self._sent_as is None:
             return
         self._work.wait()
@@ -82,7 +83,7 @@ class MeanExchange:
         self._has_advanced = True
 
     def result(self) -> torch.Tensor:
-        """Wait for the mean, and return it in the shape and dtype of what was given."""
+        """Wait for the mean, and return it in the shape and dtype of `flat`."""
         self.advance()
         if self._work is None:
             return self._flat
@@ -97,9 +98,9 @@ class MeanExchange:
 
 
 def encoded(rows: torch.Tensor, sent_as: str) -> torch.Tensor:
-    """Return float32 rows, each of whole blocks, as rows of bytes.
+    """Encode float32 rows, each a multiple of `BLOCK` elements, as rows of bytes.
 
-    In int8 an element is within 1/254 of the largest one of its block.
+    In int8 the error of an element is at most 1/254 of the largest absolute value in its block.
     """
     if sent_as != "int8":
         return rows.to(SENT_AS[sent_as]).view(torch.uint8)
@@ -110,7 +111,7 @@ def encoded(rows: torch.Tensor, sent_as: str) -> torch.Tensor:
 
 
 def decoded(rows: torch.Tensor, sent_as: str) -> torch.Tensor:
-    """Return the float32 rows that `encoded` was given, rounded."""
+    """Return the rounded float32 rows from the result of `encoded`."""
     if sent_as != "int8":
         return rows.view(SENT_AS[sent_as]).float()
     blocks = rows.shape[1] // (BLOCK + 4)
@@ -121,6 +122,6 @@ def decoded(rows: torch.Tensor, sent_as: str) -> torch.Tensor:
 
 
 def padded(flat: torch.Tensor, count: int) -> torch.Tensor:
-    """Return `flat` with zeros, so that it divides into `count` rows of whole blocks."""
+    """Return `flat` padded with zeros, so that it splits into `count` rows of a multiple of `BLOCK` elements."""
     missing = -flat.numel() % (count * BLOCK)
     return torch.nn.functional.pad(flat, (0, missing))

@@ -1,4 +1,4 @@
-"""`mesh_of`: the mesh that a strategy has arranged its ranks in."""
+"""`mesh_of`: the device mesh of a strategy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["mesh_of"]
 
 
 def mesh_of(collectives: Collectives) -> DeviceMesh:
-    """Return the mesh of a strategy that has one, through whatever wraps its collectives.
+    """Return the device mesh of a strategy's collectives, even if something wraps them.
 
     Raises:
         CombinationError: a wrapper of the hook `reduce` hides it.

@@ -1,4 +1,4 @@
-"""`ModuleSnapshot`: takes off what a strategy put on a user's modules: classes, hooks, attributes."""
+"""`ModuleSnapshot`: removes the classes, hooks and attributes that a strategy set on a user's modules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _ABSENT = object()
 
 
 class ModuleSnapshot:
-    """What modules were like before a strategy set them up. Make it before, `note` after, `undo` at the end.
+    """The state of modules before a strategy sets them up.
 
-    Attributes and hooks that came later than `note` are the user's, and stay.
+    Create it before the setup, call `note` after it, and `undo` at the end. Attributes and hooks that were added
+    after `note` are the user's, and stay.
 
     Args:
-        root: with all modules below it.
-        libraries: hooks of functions from these packages are taken off though they came after `note`.
+        root: the module, with all its submodules.
+        libraries: hooks whose functions come from these packages are removed even if they were added after `note`.
     """
 
     def __init__(self, root: nn.Module, libraries: tuple[str, ...] = ("torch.distributed.",)) -> None:
@@ -31,15 +32,15 @@ class ModuleSnapshot:
         self._after: list[tuple[dict[str, Any], dict[str, set[int]]]] = []
 
     def note(self) -> None:
-        """Tell what the strategy changed from what the user's code changes later."""
+        """Record what the strategy has changed so far; later changes are the user's."""
         self._after = [_looked_at(module) for module, *_ in self._before]
 
     def modules(self) -> list[nn.Module]:
-        """Return the modules that were there."""
+        """Return the modules that existed when this snapshot was created."""
         return [module for module, *_ in self._before]
 
     def undo(self) -> None:
-        """Bring back classes, attributes and hooks. Parameters, buffers and submodules stay as they are."""
+        """Restore classes, attributes and hooks. Parameters, buffers and submodules stay as they are."""
         for (module, cls, values, hooks), (set_up, hooked) in zip(self._before, self._after):
             # patch: module classes
             module.__class__ = cls
@@ -59,9 +60,9 @@ class ModuleSnapshot:
                         del now[key][handle]
 
     def original_of(self, module: nn.Module) -> tuple[type[nn.Module], dict[str, Any]]:
-        """Return a module's class and attributes without what the strategy set up, for a copy of it."""
+        """Return a module's class and attributes without the strategy's changes, to copy the module."""
         if is_parametrized(module):
-            now = dict(module.__dict__)  # torch lets these be copied, and their `__getstate__` raises
+            now = dict(module.__dict__)  # torch allows copies of these, but their `__getstate__` raises
         else:
             get_state = getattr(module, "__getstate__", None)  # every object has one from Python 3.11 on
             now = dict(module.__dict__ if get_state is None else get_state())
@@ -87,20 +88,22 @@ class ModuleSnapshot:
         return cls, now
 
     def _is_theirs(self, hook: Any) -> bool:
-        # State dict hooks are wrapped.
+        # Torch wraps state dict hooks in an object.
         inner = getattr(hook, "hook", hook)
         return str(getattr(inner, "__module__", "")).startswith(self._libraries)
 
 
 def _is_ours(hook: Any) -> bool:
-    """Whether a hook is a strategy's that came after `note`, and is taken off by the strategy itself."""
-    while isinstance(hook, partial) or hasattr(hook, "__wrapped__"):  # as by torch.compiler.disable
+    """Whether a hook that was added after `note` is a strategy's, which removes it itself."""
+    while isinstance(hook, partial) or hasattr(
+        hook, "__wrapped__"
+    ):  # torch.compiler.disable sets __wrapped__
         hook = hook.func if isinstance(hook, partial) else hook.__wrapped__
     return str(getattr(hook, "__module__", "")).startswith("stratagem")
 
 
 def _looked_at(module: nn.Module) -> tuple[dict[str, Any], dict[str, set[int]]]:
-    """Return attributes, and the handles of hooks by the name of the dict that they are in."""
+    """Return a module's attributes, and the ids of its hooks by the name of the dict that has them."""
     values, hooks = {}, {}
     for key, value in module.__dict__.items():
         if "_hooks" in key and isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What of an optimizer's state isn't a tensor, where ranks step different parameters."""
+"""Share the optimizer state that isn't tensors between ranks that step different parameters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["share_values"]
 
 
 def share_values(described: Sequence[dict[str, Any]], collectives: Collectives) -> None:
-    """Put into descriptions what other ranks alone have: only rank 0's are written. Collective.
+    """Add the values that only other ranks have, since only rank 0's descriptions are written. Collective.
 
     Args:
-        described: what `describe_optimizer` returned of each optimizer, changed in place.
+        described: the result of `describe_optimizer` for each optimizer, changed in place.
         collectives: of all ranks.
     """
     everyone = collectives.gather_objects([each["values"] for each in described])

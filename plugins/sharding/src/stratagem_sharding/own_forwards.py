@@ -1,4 +1,4 @@
-"""Forwards of a user's modules that an extension replaces for a run."""
+"""For extensions that replace forwards of the user's modules during a run: select blocks, and restore forwards."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["OwnForwards", "UndonePrepared", "blocks_of"]
 
 
 def blocks_of(root: nn.Module, modules: Policy, advice: str) -> list[nn.Module]:
-    """Return the blocks of a module: those that `modules` names, or its own.
+    """Return the blocks of a module: those that `modules` selects, or the default ones.
 
     Args:
         root: the user's module.
-        modules: as the user gave it; None takes the elements of each ModuleList, and the elements of each Sequential
-            that are composed themselves.
-        advice: what to do where there are none, as the end of a sentence.
+        modules: as the user gave it. None selects the elements of each ModuleList, and those elements of each
+            Sequential that have children.
+        advice: what to do if there are no blocks, as the end of a sentence.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are no blocks.
     """
     blocks = modules_named(root, modules, "modules")
     if not blocks:
@@ -35,17 +35,17 @@ def blocks_of(root: nn.Module, modules: Policy, advice: str) -> list[nn.Module]:
 
 
 class OwnForwards:
-    """The forwards that modules have now, to be given back.
+    """Remembers the current forwards of modules, to restore them later.
 
     Args:
-        modules: before their forwards are replaced.
+        modules: the modules, before their forwards are replaced.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._own: list[tuple[nn.Module, Any]] = [(each, vars(each).get("forward")) for each in modules]
 
     def give_back(self) -> None:
-        """Let each module have its own forward again: that of its class, or one that it has as an attribute."""
+        """Restore each module's own forward: its instance attribute, or that of its class."""
         for module, forward in self._own:
             if forward is None:
                 # patch: replaced forwards
@@ -57,11 +57,11 @@ class OwnForwards:
 
 
 class UndonePrepared(PreparedWrapper):
-    """Undoes what an extension has changed once the run has released the module.
+    """Undoes an extension's changes once the run has released the module.
 
     Args:
-        inner: of the strategy, or of another extension.
-        undo: called once.
+        inner: the `Prepared` of the strategy or of another extension.
+        undo: called once, after `inner` is released.
     """
 
     def __init__(self, inner: Prepared, undo: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""`OwnPart`: what one rank wrote into a checkpoint, read as a checkpoint."""
+"""`OwnPart`: reads the part of a checkpoint that one rank wrote as a checkpoint of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["OwnPart"]
 
 
 class OwnPart(CheckpointReader):
-    """The tensors of `whole` whose names begin with `prefix`, without it."""
+    """Reads the tensors of `whole` whose names begin with `prefix`, by their names without it."""
 
     def __init__(self, whole: CheckpointReader, prefix: str) -> None:
         self._whole, self._prefix = whole, prefix
@@ -29,7 +29,7 @@ class OwnPart(CheckpointReader):
         self._whole.read({f"{self._prefix}{key}": target for key, target in targets.items()})
 
     def read_all(self) -> dict[str, torch.Tensor]:
-        """Return all its tensors, on the CPU."""
+        """Return all tensors of this part, on the CPU."""
         found = {name: torch.zeros(info.shape, dtype=info.dtype) for name, info in self.tensors.items()}
         self.read(found)
         return found

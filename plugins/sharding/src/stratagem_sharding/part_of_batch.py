@@ -1,4 +1,4 @@
-"""Whether a step runs on a part of a batch now, where collectives would miss its other parts."""
+"""Refuse collectives in a step that runs on one chunk of its batch, since they would miss the other chunks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ADVICE: ContextVar[str | None] = ContextVar("part_of_a_batch", default=None)
 
 @contextmanager
 def part_of_batch(advice: str | None) -> Iterator[None]:
-    """While a step runs on one of several parts of a batch.
+    """Mark that a step runs on one of several chunks of a batch. A context manager.
 
     Args:
-        advice: what to do to have all parts, for `refuse_in_chunk`; None where there is one part.
+        advice: for `refuse_in_chunk`: what to do to get the whole batch. None if the batch has a single chunk.
     """
     token = _ADVICE.set(advice)
     try:
@@ -26,13 +26,13 @@ def part_of_batch(advice: str | None) -> Iterator[None]:
 
 
 def refuse_in_chunk(called: str) -> None:
-    """Refuse a collective of a step that has one part of its batch.
+    """Refuse a collective if the step runs on one of several chunks of its batch.
 
     Args:
         called: name of the collective.
 
     Raises:
-        CombinationError: says what to do, as the strategy that splits batches has it.
+        CombinationError: the step runs on a chunk. The message ends with the strategy's advice.
     """
     advice = _ADVICE.get()
     if advice is not None:

@@ -1,4 +1,4 @@
-"""An optimizer of one rank's parameters, for strategies that distribute whole parameters among ranks."""
+"""Optimizers of one rank's parameters, for strategies that distribute whole parameters among ranks."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
 ]
 
 _OWN_ATTRIBUTES = frozenset({"param_groups", "state", "step"})
-"""Attributes of an optimizer that the one over all parameters and the one over this rank's don't share."""
+"""Attributes that the user's optimizer of all parameters and the optimizer of this rank's parameters don't share."""
 
 
 class StatesOfPart:
-    """`optimizer.state` in the user's hands, where each rank has the states of some parameters: only `clear()` works.
+    """Replaces the user's `optimizer.state` if each rank has the states of some parameters. Only `clear()` works.
 
-    The rank that has a state could read or write it. The other ranks would have nothing, so all are refused alike.
+    Other accesses are refused on every rank: one rank could read or write a state, and the others don't have it.
 
     Args:
-        optimizer: has this rank's states.
+        optimizer: the optimizer that has this rank's states.
         strategy: the strategy's name, for messages.
     """
 
@@ -55,11 +55,11 @@ class StatesOfPart:
 
 
 def no_state_dict(optimizer: Optimizer, strategy: str) -> ConfigError:
-    """Return what to raise where the user's code asks for, or gives, the `state_dict` of a sharded optimizer.
+    """Return the error for user code that calls `state_dict` or `load_state_dict` of a sharded optimizer.
 
     Args:
-        optimizer: the user's.
-        strategy: as messages call it.
+        optimizer: the user's optimizer.
+        strategy: the strategy's name, for messages.
     """
     return ConfigError(
         f"{strategy} keeps the states of {type(optimizer).__name__} in shards, so that no rank has its state_dict: "
@@ -73,10 +73,11 @@ def members_of(groups: list[dict[str, Any]]) -> list[list[torch.Tensor]]:
 
 
 def refuse_replaced_step(whole: Optimizer, strategy: str) -> None:
-    """Refuse an optimizer whose `step` the user's code has replaced; that of a scheduler only counts calls.
+    """Refuse an optimizer whose `step` the user's code has replaced. A scheduler's wrapper is allowed: it counts
+    calls.
 
     Raises:
-        ConfigError: the step of its class isn't its own.
+        ConfigError: the optimizer's `step` isn't that of its class.
     """
     patched = vars(whole).get("step")
     if patched is not None and not is_of_scheduler(patched):
@@ -87,7 +88,7 @@ def refuse_replaced_step(whole: Optimizer, strategy: str) -> None:
 
 
 def copy_attributes(source: Optimizer, target: Optimizer) -> None:
-    """Give one optimizer the attributes that the user's code, or the other's step, has set on the other."""
+    """Copy to `target` the attributes that the user's code or a step has set on `source`."""
     for name, value in vars(source).items():
         if name not in _OWN_ATTRIBUTES and not name.startswith("_optimizer_"):
             target.__dict__[name] = value
@@ -96,11 +97,11 @@ def copy_attributes(source: Optimizer, target: Optimizer) -> None:
 def refuse_other_members(
     groups: list[dict[str, Any]], shared: list[list[torch.Tensor]], strategy: str
 ) -> None:
-    """Refuse groups whose parameters aren't those that were shared out; further groups may follow them.
+    """Refuse groups whose parameters have changed since they were distributed among ranks. New groups may follow.
 
     Args:
-        groups: the optimizer's, as they are now.
-        shared: the parameters of each group that was shared out among ranks.
+        groups: the optimizer's current groups.
+        shared: the parameters of each group when they were distributed among ranks.
         strategy: the strategy's name, for messages.
 
     Raises:
@@ -118,11 +119,11 @@ def refuse_other_members(
 
 
 def optimizer_of_part(whole: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:
-    """Make an optimizer of some of the parameters of `whole`: like it, whatever its constructor took.
+    """Return an optimizer like `whole` of some of its parameters, without calling the constructor of its class.
 
     Args:
-        whole: the user's optimizer. Its states of these parameters are taken over, and stay there, too.
-        groups: of the new one.
+        whole: the user's optimizer. The new optimizer shares its states of these parameters.
+        groups: groups of the new optimizer.
     """
     part: Optimizer = object.__new__(type(whole))
     # A scheduler's wrapper of `step` is bound to the whole optimizer.
@@ -134,14 +135,14 @@ def optimizer_of_part(whole: Optimizer, groups: list[dict[str, Any]]) -> Optimiz
 
 
 def load_part(groups: list[dict[str, Any]], part: Optimizer, state_dict: dict[str, Any]) -> None:
-    """Load into an optimizer of one rank's parameters what is its own of a state dict of all.
+    """Load this rank's part of a state dict of all parameters into an optimizer of this rank's parameters.
 
     Args:
-        groups: of all parameters, which `state_dict` counts. Loading sets their settings in place: the user's
-            optimizer and its schedulers have these very dicts.
-        part: its groups are those of `groups`, with this rank's parameters.
-        state_dict: as `torch.optim.Optimizer.state_dict` returns it; may lack states of other ranks' parameters.
-            What it has under keys of the optimizer's own is loaded, too.
+        groups: groups of all parameters, in the order in which `state_dict` numbers them. Their settings are loaded
+            in place, since the user's optimizer and its schedulers share these dicts.
+        part: the optimizer; its groups are `groups` reduced to this rank's parameters.
+        state_dict: as `torch.optim.Optimizer.state_dict` returns it. It may lack states of other ranks' parameters.
+            Additional keys of the optimizer's class are loaded too.
     """
     parameters = [parameter for group in groups for parameter in group["params"]]
     positions = {id(parameter): position for position, parameter in enumerate(parameters)}

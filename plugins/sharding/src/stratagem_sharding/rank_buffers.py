@@ -1,4 +1,4 @@
-"""`RankBuffers`: buffers that hold values of a rank's own samples are refused, or kept by each rank."""
+"""`RankBuffers`: refuses buffers that depend on a rank's own samples, or lets each rank keep its own."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ NORMALIZATIONS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 )
-"""Layers whose `STATISTICS` rank 0 has for all ranks, as under DistributedDataParallel. Buffers of these names in
-other modules, as in a normalizer of observations, are compared."""
+"""Layers whose `STATISTICS` are taken from rank 0, as under DistributedDataParallel. Buffers of the same names in
+other modules, such as a normalizer of observations, are compared between ranks."""
 FIRST = 16
-"""So many forwards are checked each, and after them those whose number is a power of two."""
+"""Each of the first `FIRST` forwards is checked; after that, those whose number is a power of two."""
 EQUAL, LOCAL = "equal", "local"
 PREFIX = "buffers/rank"
-"""Prefix of the names of a rank's buffers in a checkpoint."""
+"""Prefix of the names of rank-local buffers in a checkpoint."""
 
 
 def check_buffers(value: object) -> None:
-    """Refuse another value of a strategy's option `buffers`.
+    """Refuse an invalid value of a strategy's option `buffers`.
 
     Raises:
         ConfigError: it is neither "equal" nor "local".
@@ -47,13 +47,13 @@ def check_buffers(value: object) -> None:
 
 
 class RankBuffers:
-    """What a strategy that gives all ranks rank 0's buffers asks before it does.
+    """Checks buffers for a strategy that gives all ranks rank 0's buffers.
 
     Args:
-        module: the user's, by whose names buffers are called.
+        module: the user's module; messages use its names of buffers.
         collectives: of all ranks.
         local: whether each rank keeps its own buffers.
-        has_option: whether the strategy has the option `buffers`, for the error.
+        has_option: whether the strategy has the option `buffers`, which the error message then mentions.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class RankBuffers:
         self._module, self._collectives = module, collectives
         self._has_option = has_option
         self.are_local = local
-        """Whether each rank keeps its own."""
+        """Whether each rank keeps its own buffers."""
         self._forwards = 0
         self._checks = not local and collectives.world_size > 1 and self._has_any()
 
     def before_forward(self) -> None:
-        """Compare, where this forward's turn has come, before a training forward. Collective then."""
+        """Compare buffers before a training forward, if this forward is to be checked. Collective if so."""
         if not self._checks:
             return
         self.compare_after(self._forwards)
         self._forwards += 1
 
     def compare_after(self, forwards: int) -> None:
-        """Compare after the first forwards, and ever more rarely after them. Collective then.
+        """Compare buffers after the first forwards, and more and more rarely after that. Collective if compared.
 
         Args:
             forwards: how many training forwards there have been, the same number on all ranks.
@@ -88,10 +88,10 @@ class RankBuffers:
             self.compare()
 
     def compare(self) -> None:
-        """Compare buffers that aren't running statistics among ranks. Collective.
+        """Compare between ranks the buffers that aren't running statistics. Collective.
 
         Raises:
-            DataError: ranks have different ones.
+            DataError: a buffer differs between ranks.
         """
         if not self._checks:
             return
@@ -113,7 +113,7 @@ class RankBuffers:
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint has of this rank's own buffers; nothing where all ranks have rank 0's."""
+        """Return this rank's own buffers for a checkpoint; empty if all ranks have rank 0's."""
         if not self.are_local or self._collectives.world_size == 1:
             return {}
         kept = self._module.state_dict(keep_vars=True)
@@ -121,10 +121,10 @@ class RankBuffers:
         return {f"{prefix}{name}": buffer for name, buffer in self._all_named() if name in kept}
 
     def load(self, reader: CheckpointReader) -> None:
-        """Restore this rank's own buffers, where each rank keeps its own.
+        """Restore this rank's own buffers, if each rank keeps its own.
 
         Raises:
-            CheckpointError: the checkpoint has those of another number of ranks.
+            CheckpointError: the checkpoint has the buffers of another number of ranks.
         """
         if not self.are_local:
             return
@@ -149,7 +149,7 @@ class RankBuffers:
         part.read({name: buffer.detach() for name, buffer in targets.items()})
 
     def _has_any(self) -> bool:
-        """Whether there is a buffer to compare, also one that is None so far."""
+        """Whether there is a buffer to compare; a buffer that is None so far counts."""
         return any(
             not _is_statistic(each, name) and not _is_sharded(buffer)
             for each in self._module.modules()

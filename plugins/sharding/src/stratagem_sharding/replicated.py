@@ -1,4 +1,4 @@
-"""`ReplicatedPrepared`: replicas whose buffers are those of rank 0 wherever they are read."""
+"""`ReplicatedPrepared`: replicas whose buffers are rank 0's whenever they are read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["ReplicatedPrepared"]
 
 
 class ReplicatedPrepared(Prepared):
-    """A whole module on every rank of the default process group, whose forwards change buffers rank by rank.
+    """A whole module on every rank of the default process group, with forwards that change each rank's buffers.
 
-    Such buffers are the statistics of a BatchNorm, which each rank computes from its own batches. Training,
-    evaluations, checkpoints and what a run leaves have rank 0's, as under DistributedDataParallel. Buffers that rank
-    0's can't stand for are refused: `RankBuffers`.
+    An example is BatchNorm's statistics, which each rank computes from its own batches. Training, evaluations,
+    checkpoints and the final module use rank 0's buffers, as under DistributedDataParallel. `RankBuffers` refuses
+    buffers that rank 0's can't replace.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ReplicatedPrepared(Prepared):
         self._rank_buffers = RankBuffers(request.original_module, request.collectives, has_option=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():  # evaluations run unequally many
+        if torch.is_grad_enabled():  # ranks may run different numbers of evaluation forwards
             self._rank_buffers.before_forward()
             self.make_buffers_equal()
         return super().forward(*args, **kwargs)

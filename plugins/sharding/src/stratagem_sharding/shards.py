@@ -14,11 +14,11 @@ __all__ = ["padded_flat_shard", "row_shard"]
 
 
 def row_shard(whole: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
-    """Return what a checkpoint takes of `whole` from this rank: some rows, as a DTensor.
+    """Return the rows of `whole` that this rank writes into a checkpoint, as a DTensor.
 
     Args:
-        whole: the same on all ranks; not kept.
-        mesh: all ranks; None for one process, which gives a copy of all.
+        whole: the same on all ranks; the result doesn't share its memory.
+        mesh: a mesh of all ranks; None for one process, for which the result is a copy of `whole`.
     """
     if mesh is None or whole.dim() == 0:
         return whole.detach().clone()

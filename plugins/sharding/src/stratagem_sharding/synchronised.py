@@ -1,4 +1,4 @@
-"""`SynchronisedPrepared`: replicas whose gradients are made those of all ranks after a backward."""
+"""`SynchronisedPrepared`: replicas that average gradients over all ranks after a backward."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["SynchronisedPrepared"]
 
 
 class SynchronisedPrepared(Prepared):
-    """Calls `reduce` after each backward that is to be synchronised. Mix it in before another `Prepared`.
+    """Calls `reduce` after each backward that is synchronised. Mix it in before another `Prepared`.
 
-    Gradients that were made in another way, as by `loss.backward()`, are averaged before they are stepped; those that
-    the user's code assigned or changed, and that differ between ranks, are refused: `GradientTracker`.
+    Gradients from another backward, such as `loss.backward()`, are averaged before the step. Gradients that the
+    user's code assigned or changed are refused if they differ between ranks. `GradientTracker` does both.
     """
 
     is_syncing = True
-    """Whether the next backward is synchronised: False within `no_sync`."""
+    """Whether the next backward is synchronised. False within `no_sync`."""
     _in_backward = False
     averages_raw_backwards = False
-    """Whether a backward that isn't this object's, as `loss.backward()`, ends with an average."""
+    """Whether gradients are averaged at the end of a backward that isn't this object's, such as `loss.backward()`."""
     tracker: GradientTracker | None = None
-    """Where there are several ranks."""
+    """None with a single rank."""
 
     def track(self, request: SetupRequest) -> None:
-        """Notice which gradients are this rank's own. Collective; call it at the end of the constructor."""
+        """Start to track which gradients are local to this rank. Collective; call it at the constructor's end."""
         if request.collectives.world_size > 1:
             named, exchange = request.original_module.named_parameters(), StoreExchange(request.collectives)
             self.tracker = GradientTracker(
@@ -44,22 +44,22 @@ class SynchronisedPrepared(Prepared):
         return self.averages_raw_backwards and self.is_syncing and not self._in_backward
 
     def reduce(self) -> None:
-        """Make gradients those of all ranks, and call `note_reduced`. Collective."""
+        """Average gradients over all ranks, and call `note_reduced`. Collective."""
         raise NotImplementedError
 
     def synchronised(self) -> list[nn.Parameter]:
-        """Return the parameters whose gradients the next step needs to be those of all ranks."""
+        """Return the parameters whose gradients must be averaged over all ranks before the next step."""
         return list(self.original_module.parameters())
 
     def note_reduced(self, parameters: Iterable[torch.Tensor]) -> None:
-        """The gradients of `parameters` are those of all ranks."""
+        """Note that the gradients of `parameters` are averaged over all ranks."""
         if self.tracker is not None:
             self.tracker.note_average(parameters)
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
         output = super().forward_backward(*args, divisor=divisor, sync=sync)
         if self.is_syncing and sync and loss_of(output) is None:
-            self.reduce()  # other ranks may have one
+            self.reduce()  # other ranks may have a loss
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -101,7 +101,7 @@ class SynchronisedPrepared(Prepared):
             yield from self.tracker.replicas(self.stepped_parameters(index))
 
     def stepped_parameters(self, index: int) -> list[nn.Parameter]:
-        """Return the parameters of optimizer `index` whose gradients have to be those of all ranks."""
+        """Return the parameters of optimizer `index` whose gradients must be averaged over all ranks."""
         local = {id(p) for p in self.original_module.parameters()} - {id(p) for p in self.synchronised()}
         return [parameter for parameter in self._parameters[index] if id(parameter) not in local]
 

@@ -1,6 +1,6 @@
-"""What this library uses of torch that torch keeps private: all of it, each with the reason.
+"""All private names of torch that this library uses, each with the reason.
 
-plugins/sharding/tests/test_torch_private.py fails when torch changes one, or has a public way.
+plugins/sharding/tests/test_torch_private.py fails if torch changes one of them, or adds a public replacement.
 """
 
 from __future__ import annotations
@@ -42,23 +42,24 @@ __all__ = [
     "with_shard",
 ]
 
-# TorchDispatchMode: torch.overrides has the mode for torch's functions, and none for the operations under them.
-# tree_flatten, tree_map: what the dispatcher itself takes operations' arguments apart by, so that the same containers
-# are looked into; torch 2.13 has no public torch.utils.pytree.
+# TorchDispatchMode: torch.overrides has only a mode for torch's functions, not for the operators that they call.
+# tree_flatten, tree_map: the dispatcher uses these for the arguments of operators, so that they see the same
+# containers. torch 2.13 has no public torch.utils.pytree.
 
 GET_VERSION = torch.Tensor._version.__get__  # type: ignore[attr-defined]  # torch types it as a number
-"""What reads how often a tensor was written to in place, as a subclass's `__torch_function__` gets it."""
+"""The function that reads a tensor's version counter, as passed to a subclass's `__torch_function__`."""
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-"""Attributes of a module that are its own tensors and children. A pickle and a copy of it have them under these."""
+"""Attributes of a module that hold its own tensors and children; its pickles and copies use the same names."""
 INITIALIZERS = ("_no_grad_trunc_normal_", "orthogonal_", "sparse_", "dirac_", "eye_")
-"""Of torch.nn.init: they look at values, or leave out tensors on "meta". `trunc_normal_` calls the first."""
+"""Functions of torch.nn.init that read values or skip tensors on "meta". `trunc_normal_` calls the first."""
 
 
 def own_parameters(module: nn.Module) -> dict[str, Any]:
-    """Return a module's own parameters by name, in a dict that may be written to; None for one that isn't there.
+    """Return a module's own parameters by name, in a dict that may be written to; None for an absent parameter.
 
-    `named_parameters(recurse=False)` leaves out None and gives a shared one once, and setattr calls a module's
-    own __setattr__, as an LSTM's, and refuses a tensor that isn't a Parameter.
+    The public names don't do this: `named_parameters(recurse=False)` leaves out None and yields a shared parameter
+    once. `setattr` calls a module's own `__setattr__`, such as an LSTM's, and refuses a tensor that isn't a
+    Parameter.
     """
     return module._parameters
 
@@ -74,19 +75,19 @@ def own_children(module: nn.Module) -> dict[str, Any]:
 
 
 def own_table(module: nn.Module, name: str) -> dict[str, Any]:
-    """Return that of `own_parameters` and `own_buffers` which has `name`."""
+    """Return `own_parameters` or `own_buffers`, whichever has `name`."""
     return module._parameters if name in module._parameters else module._buffers
 
 
 def own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield a module's own parameters, then its buffers, by name; one with two names twice."""
+    """Yield names and tensors of a module's own parameters, then of its buffers; a tensor with two names twice."""
     for name, tensor in (*module._parameters.items(), *module._buffers.items()):
         if tensor is not None:
             yield name, tensor
 
 
 def backward_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]] | None:
-    """Return the dict that `register_hook` fills; None before the first. Handles remove hooks from it."""
+    """Return the dict that `register_hook` fills; None before the first hook. Handles remove hooks from it."""
     return tensor._backward_hooks
 
 
@@ -97,7 +98,7 @@ def set_backward_hooks(tensor: torch.Tensor, hooks: dict[int, Callable[..., Any]
 
 
 def post_accumulate_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]] | None:
-    """Return the dict that `register_post_accumulate_grad_hook` fills; None before the first."""
+    """Return the dict that `register_post_accumulate_grad_hook` fills; None before the first hook."""
     return tensor._post_accumulate_grad_hooks
 
 
@@ -108,9 +109,9 @@ def set_post_accumulate_hooks(tensor: torch.Tensor, hooks: dict[int, Callable[..
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether it is what `torch.compile` returned, its `compile` was called, or its forward is compiled.
+    """Whether a module was returned by `torch.compile`, its `compile` was called, or its forward is compiled.
 
-    Forwards of ours that replace one have it as `original_forward`, and a compiled one as `compiled_forward`.
+    Stratagem's replaced forwards keep the original as `original_forward`, and a compiled one as `compiled_forward`.
     """
     if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
         return True
@@ -123,21 +124,21 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def local_shard(tensor: Any) -> torch.Tensor:
-    """Return this rank's shard of a DTensor: `DTensor.to_local` goes through autograd, and takes 20 times as long."""
+    """Return this rank's shard of a DTensor. `DTensor.to_local` goes through autograd, and takes 20 times as long."""
     return tensor._local_tensor  # type: ignore[no-any-return]  # Any keeps mypy from checking a private attribute
 
 
 def with_shard(like: Any, shard: torch.Tensor) -> Any:
-    """Return a DTensor placed as `like`, of `shard` itself: `DTensor.from_local` moves it to the mesh's device."""
+    """Return a DTensor of `shard`, placed as `like`. `DTensor.from_local` would move it to the mesh's device."""
     alias = like.detach() if like.dtype == shard.dtype else like.detach().to(shard.dtype)
     alias._local_tensor = shard
     return alias
 
 
 def detached(tensor: Any) -> Any:
-    """Return a DTensor without its gradient, whose shard is the very tensor: writes to both have one count.
+    """Return a DTensor without gradient that has the same shard object, so that both share a version counter.
 
-    `DTensor.detach` makes a shard with a separate count of writes.
+    `DTensor.detach` creates a shard with a separate version counter.
     """
     alias = tensor.detach()
     alias._local_tensor = tensor._local_tensor
@@ -145,7 +146,7 @@ def detached(tensor: Any) -> Any:
 
 
 def memory_number(tensor: torch.Tensor) -> int:
-    """Return a number that identifies a tensor's memory while it is alive, on "meta" too, where `data_ptr` is 0."""
+    """Return a number that identifies a tensor's memory while it is alive. On "meta", `data_ptr` would be 0."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -167,7 +168,7 @@ _LOCK = Lock()
 
 
 def dims_of(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
-    """Return the dimensions that one of torch's operations got as `dim`; empty for none, and for all."""
+    """Return the dimensions that an operator got as `dim`; empty if it got none, or reduces over all."""
     given = next(
         (value for each, value in zip(declared_arguments(operation), args) if each.name == "dim"), None
     )
@@ -177,7 +178,7 @@ def dims_of(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
 
 @contextmanager
 def replaced_initializers(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have `make(original)` called in the place of each of `INITIALIZERS`, in this thread."""
+    """Replace each of `INITIALIZERS` by `make(original)` in this thread. A context manager."""
     user = object()
     with _LOCK:
         if not _USERS:
@@ -208,9 +209,9 @@ def _by_thread(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def forget_sharding(module: nn.Module) -> None:
-    """Let `fully_shard` take a module again that it has had.
+    """Allow `fully_shard` to be applied again to a module.
 
-    Torch has no way to take it off, and refuses to apply it twice (pytorch/pytorch#107054).
+    Torch can't remove it, and refuses to apply it twice (pytorch/pytorch#107054).
     """
     from torch.distributed._composable_state import _module_state_mapping
 
@@ -218,19 +219,19 @@ def forget_sharding(module: nn.Module) -> None:
 
 
 def modules_by_policy(policy: Any, root: nn.Module) -> list[nn.Module] | None:
-    """Return the modules that a policy object of torch.distributed.fsdp.wrap names; None for anything else.
+    """Return the modules that a policy object of torch.distributed.fsdp.wrap selects; None for other objects.
 
-    A `CustomPolicy` can't be called: `_run_policy` is how torch asks it and a `ModuleWrapPolicy`.
+    A `CustomPolicy` can't be called. Torch itself calls `_run_policy` of it and of `ModuleWrapPolicy`.
     """
     run = getattr(policy, "_run_policy", None)
     return None if run is None else list(run(root, set(), {}))
 
 
 def below_autograd() -> Any:
-    """Return a context in which an operator goes to the kernel below the dispatcher's key "Autograd".
+    """Return a context in which an operator dispatches to the kernel below the dispatch key "Autograd".
 
-    `torch.library.get_kernel` is the public way to the next kernel, and calls it with the interpreter's lock held,
-    for which gloo's threads wait with a lock of theirs that the kernel wants: a deadlock (seen in torch 2.13).
+    The public way is `torch.library.get_kernel`, but it calls the kernel with the GIL held. That deadlocks (seen in
+    torch 2.13): gloo's threads wait for the GIL while they hold a lock that the kernel waits for.
     """
     return torch._C._AutoDispatchBelowAutograd()
 
@@ -255,29 +256,29 @@ COLLECTIVE_OPERATORS = {
     "recv_": "recv",
     "recv_any_source_": "recv",
 }
-"""Operator of torch's namespace c10d → the public function that calls it, as do engines in C++. torch has no public
-table of them."""
+"""Operator of torch's namespace c10d → the public function that calls it. Engines in C++ call the operators directly.
+torch has no public table of them."""
 
 
 def count_as_stepped(optimizer: Optimizer) -> None:
-    """Mark an optimizer as stepped: schedulers over it warn unless they see that it was stepped before them."""
+    """Mark an optimizer as stepped. Its schedulers warn if they step before the optimizer has stepped."""
     optimizer._opt_called = True  # type: ignore[attr-defined]  # torch sets it without declaring it
 
 
 def number_of_step_hooks(optimizer: Any) -> int:
-    """Return how many hooks are registered around an optimizer's steps, which no public name says."""
+    """Return the number of pre- and post-hooks of an optimizer's steps. torch has no public name for it."""
     return len(optimizer._optimizer_step_pre_hooks) + len(optimizer._optimizer_step_post_hooks)
 
 
 def is_of_scheduler(step: Any) -> bool:
-    """Whether `optimizer.step` was replaced by a learning rate scheduler, which counts calls of it."""
+    """Whether `step` is a learning rate scheduler's wrapper of `optimizer.step`, which counts calls."""
     return bool(getattr(step, "_wrapped_by_lr_sched", False))
 
 
 def at_end_of_backward(function: Callable[[], object]) -> None:
-    """Call `function` when the backward that runs in this thread has ended, after what reducers do then.
+    """Call `function` at the end of the backward that runs in this thread, after the callbacks of reducers.
 
-    DistributedDataParallel and `fully_shard` use the same queue; there is no public name.
+    DistributedDataParallel and `fully_shard` use the same queue. torch has no public name for it.
     """
     engine: Any = torch.autograd.Variable._execution_engine
     # A reducer queues its callback later in this backward. A callback queued by a callback runs after all of them.
@@ -285,11 +286,11 @@ def at_end_of_backward(function: Callable[[], object]) -> None:
 
 
 def backward_number() -> int:
-    """Return a number of the backward that runs in this thread; -1 outside of one. It has no public name."""
+    """Return the number of this thread's current backward; -1 outside of one. torch has no public name for it."""
     return int(torch._C._current_graph_task_id())
 
 
 def view_base(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensor that autograd has `tensor` as a view of; None where it is none. There is no public name."""
+    """Return the base of a view; None if `tensor` isn't a view. torch has no public name for it."""
     base: torch.Tensor | None = tensor._base
     return base

@@ -1,9 +1,9 @@
 """Watch all communication of this process through `torch.distributed`, including that of engines in C++.
 
-Every collective of `torch.distributed` is an operator of torch's dispatcher, also those of DistributedDataParallel's
-reducer and of `fully_shard`. While someone watches, they have kernels for the dispatcher's key "Autograd", where
-collectives have none; these call the same operator below that key, which lets go of the interpreter's lock, and
-tell the watcher. While no one watches, nothing is different from plain torch.
+Every collective of `torch.distributed` is an operator of torch's dispatcher, including those of
+DistributedDataParallel's reducer and of `fully_shard`. Collectives have no kernels for the dispatch key "Autograd".
+While an observer is registered, this module adds such kernels: they call the same operator below that key, where the
+GIL is released, and notify the observer. Without observers nothing differs from plain torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratagem_sharding.torch_private import COLLECTIVE_OPERATORS, below_autogra
 __all__ = ["Observer", "watch_traffic"]
 
 Observer = Callable[[str, int], None]
-"""Is called with the name of a collective, as "all_reduce", and the size of its message in bytes."""
+"""Called with the name of a collective, such as "all_reduce", and the size of its message in bytes."""
 
 _observers: list[Observer] = []
 _kernels: list[Library] = []
@@ -28,16 +28,17 @@ _lock = Lock()
 
 
 def watch_traffic(observer: Observer) -> Callable[[], None]:
-    """Tell `observer` of every collective of this process from now on, and return what ends that.
+    """Notify `observer` of every collective of this process from now on; return a function that ends this.
 
-    The size of a message is that of the whole: of an all_gather's output, of a reduce_scatter's input, of the tensor
-    of all others. Collectives' own checks, pickled objects and groups of subsets count. Not seen are barriers,
-    functional collectives, as DTensors use them, what an engine sends without `torch.distributed`, as XLA does, and
-    all under `torch.inference_mode()`: none of these passes the dispatcher's key "Autograd". Each collective takes
-    some 0.2 ms more of this process's time while it is watched. No collective; each rank sees its own.
+    The size of a message is that of the unsharded tensor: an all_gather's output, a reduce_scatter's input, and the
+    tensor of any other collective. Messages of checks, of pickled objects and of subgroups count too. Some traffic is
+    not seen, since it doesn't pass the dispatch key "Autograd": barriers, functional collectives (used by DTensor),
+    messages that an engine such as XLA sends without `torch.distributed`, and everything under
+    `torch.inference_mode()`. While it is observed, each collective takes about 0.2 ms longer in this process. Not
+    collective: each rank observes its own.
 
     Args:
-        observer: is called after the collective was asked for, on that thread; it must not raise, nor communicate.
+        observer: called after the collective was started, on the same thread. It must not raise or communicate.
     """
     with _lock:
         _observers.append(observer)
@@ -51,7 +52,7 @@ def _forget(observer: Observer) -> None:
         if observer in _observers:
             _observers.remove(observer)
         if not _observers:
-            _kernels.clear()  # torch's own kernels are back with the library's end
+            _kernels.clear()  # destroying the library restores torch's own kernels
 
 
 def _telling_kernels() -> Library:
@@ -64,8 +65,8 @@ def _telling_kernels() -> Library:
 
 def _telling(name: str, operator: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **options: Any) -> Any:
-        # Not by `torch.library.get_kernel`: a kernel that it returns is called with the interpreter's lock held, and
-        # gloo's threads wait for that with a lock of theirs, which the kernel wants (torch 2.13).
+        # Not `torch.library.get_kernel`: its kernels are called with the GIL held, which deadlocks with gloo's
+        # threads (see `below_autograd`).
         with below_autograd():
             result = operator(*args, **options)
         size_bytes = max(*map(_size_bytes, args[:2]), _size_bytes(result))

@@ -1,4 +1,4 @@
-"""Units whose gradients travel as one must have one dtype."""
+"""Refuse units of several dtypes: the gradients of a unit are sent in one message."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def refuse_mixed_dtypes(
     """Refuse a unit whose trained parameters have several dtypes, such as complex and real ones.
 
     Args:
-        unit: about to be sharded as one.
-        inner: units that are sharded already.
-        original_module: the user's module, whose names the message uses.
+        unit: the module that is about to be sharded.
+        inner: units within it that are sharded already.
+        original_module: the user's module; the message uses its names of parameters.
         advice: what to change, as the end of the message.
 
     Raises:
-        ConfigError: names a parameter of each dtype.
+        ConfigError: there are several dtypes. The message names a parameter of each.
     """
     names = {id(parameter): name for name, parameter in original_module.named_parameters()}
     first: dict[torch.dtype, str] = {}
     for module in own_modules(unit, set(inner)):
         for name, parameter in own_parameters(module).items():
-            # What has no dimension isn't sharded.
+            # A parameter without dimensions isn't sharded.
             if parameter is not None and parameter.requires_grad and parameter.dim():
                 first.setdefault(parameter.dtype, names.get(id(parameter), name))
     if len(first) > 1:

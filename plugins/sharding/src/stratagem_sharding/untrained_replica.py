@@ -1,4 +1,4 @@
-"""`UntrainedReplica`: a module on every rank that no optimizer was set up with."""
+"""`UntrainedReplica`: a module on every rank, set up without an optimizer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["UntrainedReplica"]
 
 
 class UntrainedReplica(Prepared):
-    """A replica that starts as rank 0's, and that no optimizer of `setup` trains.
+    """A replica that starts with rank 0's values and was set up without an optimizer.
 
-    Gradients are averaged after each backward: your own training loop may change parameters by hand. For strategies
-    that reduce gradients when their optimizers step.
+    Gradients are averaged after each backward, since your own training loop may change parameters by hand. For
+    strategies that otherwise reduce gradients when their optimizers step.
     """
 
     def __init__(self, request: SetupRequest) -> None:

@@ -1,4 +1,4 @@
-"""Which parameter a line of the user's code was about when torch raised, for a sentence that names it."""
+"""Find the parameter that a line of the user's code used when torch raised, to name it in the error message."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[\d+\])+")
 
 
 def parameter_used_in(traceback: TracebackType | None, names: Mapping[int, str]) -> str | None:
-    """Return the parameter that a line of the traceback has as "a.b.weight", looking at the innermost line first.
+    """Return the name of the parameter that a source line of the traceback uses, such as "a.b.weight".
+
+    The innermost line is searched first.
 
     Args:
-        traceback: of the error.
-        names: id of each parameter that counts → its name.
+        traceback: traceback of the error.
+        names: id → name of each parameter to look for.
     """
     frames = []
     while traceback is not None:
@@ -34,7 +36,7 @@ def parameter_used_in(traceback: TracebackType | None, names: Mapping[int, str])
             value: Any = frame.f_locals.get(first)
             for part in rest:
                 if isinstance(value, nn.Module):
-                    # Not by getattr, which could run a property.
+                    # getattr could run a property's code.
                     value = own_children(value).get(part, own_parameters(value).get(part))
                 if value is None or id(value) in names:
                     break

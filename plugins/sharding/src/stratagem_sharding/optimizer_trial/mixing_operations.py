@@ -1,4 +1,4 @@
-"""`MixingOperations`: which operations of a step compute one number of several elements."""
+"""`MixingOperations`: finds operations of a step that combine several elements, such as a norm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from stratagem_sharding.torch_private import TorchDispatchMode, dims_of, tree_flatten
 
 REDUCTION = getattr(torch.Tag, "reduction", None)
-"""Torch marks most of them itself, from some version on."""
+"""The tag by which newer torch versions mark most of these operations; None if this version has none."""
 NAMES = frozenset(
     {
         *(
@@ -32,17 +32,17 @@ NAMES = frozenset(
         *("addbmm", "addmm", "addmv", "baddbmm", "bmm", "convolution", "dot", "mm", "mv", "vdot"),
     }
 )
-"""Those that change one number, or several, by many elements; `linalg_` is the beginning of further ones."""
+"""Names of operations whose result elements depend on many elements, besides those that begin with `linalg_`."""
 
 
 class MixingOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    """Around the step of an optimizer: finds an operation that mixes the elements of a tensor.
+    """Active during an optimizer's step: finds an operation that mixes the elements of a tensor.
 
     Args:
-        rows_apart: whether one that mixes the elements of each row alone isn't looked for.
+        rows_apart: ignore operations that mix only elements within each row.
 
     Attributes:
-        found: the first one's name, or "".
+        found: the name of the first such operation, or "".
     """
 
     def __init__(self, rows_apart: bool = False) -> None:
@@ -80,5 +80,5 @@ def _mixes(operation: Any) -> bool:
 
 
 def _has_several(args: Sequence[Any]) -> bool:
-    """Whether an argument has several elements: a count of steps has one."""
+    """Whether an argument has several elements. A step count, for example, has one."""
     return any(isinstance(each, torch.Tensor) and each.numel() > 1 for each in tree_flatten(list(args))[0])

@@ -1,4 +1,4 @@
-"""Optimizers that need whole tensors step sharded parameters: each on one rank, its owner, or all on every rank."""
+"""Step sharded parameters with optimizers that need whole tensors: each tensor on its owner, or all on every rank."""
 
 from stratagem_sharding.whole_steps.owned_step import OwnedStep
 from stratagem_sharding.whole_steps.replicated_step import ReplicatedStep

@@ -1,4 +1,4 @@
-"""`OwnedStep`: an optimizer that needs whole tensors steps those that this rank owns."""
+"""`OwnedStep`: lets an optimizer that needs whole tensors step the ones that this rank owns."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ __all__ = ["OwnedStep"]
 
 
 class OwnedStep(LocalStep):
-    """Lets an optimizer's `step` see whole tensors, each on one rank, while everyone else sees DTensors. Collective.
+    """Lets an optimizer's `step` see whole tensors, each on one rank; all other code sees DTensors. Collective.
 
-    Each sharded tensor has an owner, so that each is stepped once. In each step, shards of the parameter and of its
-    gradient come to the owner, and shards of the stepped parameter go back. States stay with the owner, whole: they
-    are in `optimizer.state` on that rank alone.
-
-    What every rank has whole is stepped by every rank. For optimizers that step each tensor by itself, as
-    `optimizer_trial` finds out by the cut "parameters".
+    Each sharded parameter has one owner rank, which steps it. In each step the other ranks send their shards of the
+    parameter and its gradient to the owner, and the owner sends back shards of the stepped parameter. The owner keeps
+    the parameter's state, whole: only that rank has it in `optimizer.state`.
+    Every rank steps the parameters that aren't sharded. For optimizers that step each tensor separately;
+    `optimizer_trial` finds that out by the cut "parameters".
 
     Args:
-        optimizer: its groups are the same objects before and after each step, and so is its state.
+        optimizer: its groups and its state stay the same objects before and after each step.
         strategy: the strategy's name, for messages.
 
     Raises:
-        ConfigError: the optimizer keeps parameters elsewhere than in its groups.
+        ConfigError: the optimizer keeps parameters outside its groups.
     """
 
     def __init__(self, optimizer: Optimizer, strategy: str) -> None:
@@ -79,7 +78,7 @@ class OwnedStep(LocalStep):
                         optimizer.state[seen] = self._state[each]
 
     def _keep_own_states(self, sharded: list[DTensor]) -> None:
-        """Bring states that a checkpoint has brought in shards to the owners, and drop other ranks'. Collective."""
+        """Gather states that were loaded as shards on their owners, and drop them on other ranks. Collective."""
         loaded: dict[str, list[DTensor]] = {}
         for parameter in sharded:
             for name, value in self._state.get(parameter, {}).items():
@@ -95,7 +94,7 @@ class OwnedStep(LocalStep):
                 self._state.pop(parameter, None)
 
     def _show_dtensors(self) -> None:
-        # Also after an exception: what the optimizer has stepped before it is stepped, as in one process.
+        # Also after an exception: parameters that were stepped before it keep their new values, as in one process.
         self._put_back()
         with torch.no_grad(), without_subclass_functions():
             for parameter, shard in zip(self._stepped, self._owners.scatter(self._stepped, self._wholes)):
@@ -104,7 +103,7 @@ class OwnedStep(LocalStep):
         self._stepped, self._wholes = [], []
 
     def _put_back(self) -> None:
-        """Give the optimizer the user's parameters again, and keep states under these."""
+        """Put the user's parameters back into the optimizer's groups, and key its states by them."""
         optimizer = self._optimizer
         stepped, optimizer.state = optimizer.state, self._state
         for key, state in stepped.items():

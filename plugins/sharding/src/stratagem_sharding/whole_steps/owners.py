@@ -1,4 +1,4 @@
-"""Which rank steps each of several sharded tensors, and how their shards come to it and back."""
+"""Assign each sharded tensor an owner rank that steps it, and send shards to the owner and back."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from torch.distributed.tensor import DTensor, Replicate
 from stratagem_sharding.torch_private import local_shard
 
 Coordinates = tuple[int, ...]
-"""Of a rank, along the dimensions of a mesh over which a tensor is cut, in the order of the cuts."""
+"""A rank's coordinates along the mesh dimensions that shard a tensor, in the order of the cuts."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One cut of a tensor, or of what an earlier cut has left of it."""
+    """One cut of a tensor, or of a part that an earlier cut has made."""
 
     mesh_dim: int
-    """The dimension of the mesh whose ranks have the parts."""
+    """The mesh dimension along which ranks hold the parts."""
     dim: int
-    """The dimension of the tensor."""
+    """The tensor dimension that is cut."""
     parts: int
 
     def sizes(self, length: int) -> list[int]:
-        """Return how long each part is, as torch.chunk cuts; the last ones may be empty."""
+        """Return the length of each part, as of `torch.chunk`; the last parts may be empty."""
         full = -(-length // self.parts)
         return [max(0, min(full, length - full * at)) for at in range(self.parts)]
 
@@ -43,11 +43,11 @@ class Layout:
     mesh: Any
     shape: torch.Size
     cuts: tuple[Cut, ...]
-    """In the order in which the whole is cut."""
+    """The cuts, in the order in which they are applied to the whole tensor."""
 
     @classmethod
     def of(cls, tensor: DTensor) -> Layout:
-        """Return that of a tensor."""
+        """Return the layout of a tensor."""
         mesh = tensor.device_mesh
         plain: list[Cut] = []
         strided: list[Cut] = []
@@ -56,27 +56,27 @@ class Layout:
                 continue
             dim: int = placement.dim  # type: ignore[attr-defined]  # of every kind of shard
             cut = Cut(mesh_dim, dim % tensor.dim(), mesh.size(mesh_dim))
-            # fully_shard cuts shards of a layer that was split before: torch says so by a split factor.
+            # A split factor means that fully_shard has cut the shards of a layer that was split before.
             (strided if getattr(placement, "split_factor", 1) > 1 else plain).append(cut)
         return cls(mesh, tensor.shape, (*plain, *strided))
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What tensors have in common that are exchanged together."""
+        """The key of tensors that can be exchanged together."""
         return (self.mesh, *(cut.mesh_dim for cut in self.cuts))
 
     @cached_property
     def own(self) -> Coordinates:
-        """Where this rank stands."""
+        """Coordinates of this rank."""
         return tuple(self.mesh.get_local_rank(cut.mesh_dim) for cut in self.cuts)
 
     @property
     def work(self) -> int:
-        """About how long a step takes: that of a matrix multiplies it with one as wide as its shorter side."""
+        """Estimated cost of a step: for a matrix, that of a product with a square matrix of its shorter side."""
         return prod(self.shape) * (min(self.shape[-2:]) if len(self.shape) > 1 else 1)
 
     def shape_at(self, coordinates: Coordinates) -> list[int]:
-        """Return the shape of the part at some coordinates, of the first cuts alone where there are fewer."""
+        """Return the shape of the part at `coordinates`. Fewer coordinates than cuts apply the first cuts only."""
         shape = list(self.shape)
         for cut, at in zip(self.cuts, coordinates):
             shape[cut.dim] = cut.sizes(shape[cut.dim])[at]
@@ -84,9 +84,9 @@ class Layout:
 
 
 class Owners:
-    """Deals tensors out among the ranks that have their shards: each to the one with the least work so far.
+    """Assigns each tensor to one of the ranks that have its shards: to the one with the least work so far.
 
-    All ranks come to the same result. Ranks that hold copies of each other's shards each have an owner of their own.
+    All ranks compute the same assignment. With replicated shards, each group of replicas has its own owner.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Owners:
         self._work: dict[tuple[Any, ...], dict[Coordinates, int]] = {}
 
     def add(self, tensors: Iterable[DTensor]) -> None:
-        """Deal out those that have no owner yet."""
+        """Assign owners to the tensors that have none yet."""
         new = [(tensor, Layout.of(tensor)) for tensor in tensors if id(tensor) not in self._owner]
         for tensor, layout in sorted(new, key=lambda each: -each[1].work):
             every = product(*(range(cut.parts) for cut in layout.cuts))
@@ -104,19 +104,19 @@ class Owners:
             self._owner[id(tensor)] = layout, owner
 
     def owns(self, tensor: DTensor) -> bool:
-        """Whether this rank steps a tensor."""
+        """Whether this rank owns a tensor, and so steps it."""
         layout, owner = self._owner[id(tensor)]
         return layout.own == owner
 
     def gather(self, tensors: Sequence[DTensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Bring shards to the owners. Collective.
+        """Gather the shards of each tensor on its owner. Collective.
 
         Args:
-            tensors: were dealt out; the same ones on all ranks.
-            values: DTensors laid out as these are; of any dtype.
+            tensors: tensors that have owners; the same ones on all ranks.
+            values: DTensors with the layouts of `tensors`, of any dtype.
 
         Returns:
-            Whole tensors of those that this rank owns, None for others.
+            Whole values of the tensors that this rank owns, None for the others.
         """
         shards = [cast("DTensor", value).to_local() for value in values]
         result: list[torch.Tensor | None] = [None] * len(tensors)
@@ -131,11 +131,11 @@ class Owners:
     def scatter(
         self, tensors: Sequence[DTensor], wholes: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor]:
-        """Bring each rank its shards. Collective.
+        """Scatter shards from each tensor's owner to all ranks. Collective.
 
         Args:
-            tensors: were dealt out; the same ones on all ranks.
-            wholes: of those that this rank owns, in the dtype of the tensor; None for others.
+            tensors: tensors that have owners; the same ones on all ranks.
+            wholes: whole values of the tensors that this rank owns, in the tensor's dtype; None for the others.
 
         Returns:
             This rank's shards.
@@ -149,7 +149,7 @@ class Owners:
         return [result[at] for at in range(len(tensors))]
 
     def _batches(self, tensors: Sequence[DTensor], values: Sequence[torch.Tensor]) -> list[_Batch]:
-        """Return what can be sent together: cut over the same dimensions, in one dtype."""
+        """Group the tensors that can be sent together: cut along the same dimensions, of one dtype."""
         batches: dict[Any, _Batch] = {}
         for at, (tensor, value) in enumerate(zip(tensors, values)):
             layout, owner = self._owner[id(tensor)]
@@ -159,10 +159,10 @@ class Owners:
 
 
 class _Batch:
-    """Tensors of one kind and dtype that travel together.
+    """Tensors of one kind and dtype that are sent together.
 
-    A step of an exchange is along one dimension of the mesh. Ranks along it differ in nothing else, so that all of
-    them know which tensors the others have, and in which shapes.
+    A step of an exchange runs along one dimension of the mesh. Ranks along it differ only in that coordinate, so each
+    knows which tensors the others have, and their shapes.
     """
 
     def __init__(self, mesh: Any, dtype: torch.dtype) -> None:
@@ -171,11 +171,11 @@ class _Batch:
 
     @property
     def cuts(self) -> int:
-        """How many cuts each member has."""
+        """Number of cuts of each tensor."""
         return len(next(iter(self.members.values()))[0].cuts)
 
     def joined(self, step: int, held: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Undo a cut: its parts come to the rank with the owner's coordinate along its dimension. Collective."""
+        """Undo a cut: join its parts on the rank that has the owner's coordinate in its dimension. Collective."""
         sent: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         coming: defaultdict[int, list[list[int]]] = defaultdict(list)
         for at, part in held.items():
@@ -192,13 +192,13 @@ class _Batch:
         }
 
     def divided(self, step: int, held: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Make a cut: its parts go from the rank with the owner's coordinate to all ranks along it. Collective."""
+        """Apply a cut: send its parts from the rank with the owner's coordinate in its dimension. Collective."""
         sent: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         coming: defaultdict[int, list[list[int]]] = defaultdict(list)
         order: defaultdict[int, list[int]] = defaultdict(list)
         for at, (layout, owner) in self.members.items():
             if owner[step + 1 :] != layout.own[step + 1 :]:
-                continue  # comes in a later step
+                continue  # received in a later step
             cut = layout.cuts[step]
             if at in held:
                 whole = held[at]
@@ -212,7 +212,7 @@ class _Batch:
     def _sent(
         self, step: int, sent: dict[int, list[torch.Tensor]], coming: dict[int, list[list[int]]]
     ) -> list[list[torch.Tensor]]:
-        """Send parts to ranks, by coordinate along the dimension of a cut; return what each has sent. Collective."""
+        """Send parts to ranks by coordinate in the cut's dimension; return what each rank has sent. Collective."""
         layout, _ = next(iter(self.members.values()))
         mesh_dim = layout.cuts[step].mesh_dim
         ranks, device = range(self._mesh.size(mesh_dim)), self._mesh.device_type

@@ -1,4 +1,4 @@
-"""`ReplicatedStep`: an optimizer that needs all parameters at once steps them on every rank."""
+"""`ReplicatedStep`: lets an optimizer that needs all parameters at once step them on every rank."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["ReplicatedStep"]
 
 
 class ReplicatedStep(LocalStep):
-    """Lets an optimizer's `step` see all tensors whole, while everyone else sees DTensors. Collective.
+    """Lets an optimizer's `step` see all tensors whole; all other code sees DTensors. Collective.
 
-    Every rank does what one process would do, and keeps its shards of the result. States are whole on every rank, so
-    that it takes the memory that it takes under ddp.
+    Every rank steps all parameters as a single process would, and keeps its shards of the result. States are whole on
+    every rank, so the optimizer takes as much memory as under ddp.
 
     Args:
         optimizer: as for `LocalStep`.
         strategy: the strategy's name, for messages.
 
     Raises:
-        ConfigError: the optimizer keeps parameters elsewhere than in its groups.
+        ConfigError: the optimizer keeps parameters outside its groups.
     """
 
     def __init__(self, optimizer: Optimizer, strategy: str) -> None:
@@ -64,11 +64,11 @@ class ReplicatedStep(LocalStep):
         return seen
 
     def _whole_value(self, value: Any) -> Any:
-        """Return a value of a step or a state; a checkpoint brings states in shards."""
+        """Return a gradient or state value as a whole tensor. States loaded from a checkpoint are shards."""
         return gather_without_agreement(value, self._operation) if isinstance(value, DTensor) else value
 
     def _show_dtensors(self) -> None:
-        # Also after an exception: what the optimizer has stepped before it is stepped, as in one process.
+        # Also after an exception: parameters that were stepped before it keep their new values, as in one process.
         optimizer = self._optimizer
         stepped, optimizer.state = optimizer.state, self._state
         for key, state in stepped.items():

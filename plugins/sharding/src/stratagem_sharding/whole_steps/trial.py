@@ -1,4 +1,4 @@
-"""How an optimizer steps sharded parameters, as its trial on small stand-ins has found out."""
+"""Choose how an optimizer steps sharded parameters, by the result of its trial on small stand-ins."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ __all__ = ["reason_despite_wholes", "sharded_step", "sharded_step_again"]
 
 
 class _Found(NamedTuple):
-    """What a trial of an optimizer has found out."""
+    """The result of an optimizer's trial."""
 
     step: type[OwnedStep] | type[ReplicatedStep]
     reason: str
 
 
 _SHOWN = ("param_groups", "state")
-"""Attributes of an optimizer in whose tensors' place a step sees others."""
+"""Attributes of an optimizer whose tensors are replaced during a step."""
 _FOUND: WeakKeyDictionary[Optimizer, _Found] = WeakKeyDictionary()
-"""Of optimizers of this process that were tried: the trial takes time, and comes before `setup`."""
+"""Trial results of this process's optimizers: a trial takes time, and runs before `setup`, which needs the result."""
 
 
 def reason_despite_wholes(
     strategy: Strategy, optimizer: Optimizer, reason: str | None, *, has_all: bool = True
 ) -> str | None:
-    """Return why an optimizer can't step even whole tensors; None where it can.
+    """Return why an optimizer can't step sharded parameters, not even as whole tensors; None if it can.
 
-    For `refuse_optimizer` of strategies whose `Prepared` steps as `sharded_step` says.
+    For `refuse_optimizer` of strategies whose `Prepared` uses `sharded_step`.
 
     Args:
-        strategy: tries it.
+        strategy: the strategy that tries the optimizer.
         optimizer: as `Strategy.refuse_optimizer` got it.
-        reason: why it can't step shards, as that method of the base class has found out.
+        reason: why it can't step shards, as returned by the base class's `refuse_optimizer`; None if it can.
         has_all: whether each rank has all parameters, whole or in shards.
     """
     _FOUND.pop(optimizer, None)
@@ -58,16 +58,16 @@ def reason_despite_wholes(
 
 
 def sharded_step(optimizer: Optimizer, strategy: str) -> LocalStep:
-    """Return how an optimizer of sharded parameters steps, after a strategy was asked by `refuse_optimizer`.
+    """Return the `LocalStep` for an optimizer of sharded parameters. Call `refuse_optimizer` of the strategy before.
 
-    Warns on rank 0 where each rank is going to need as much memory as under ddp.
+    Warns on rank 0 if each rank is going to need as much memory as under ddp.
 
     Args:
-        optimizer: that will step.
+        optimizer: the optimizer that will step.
         strategy: the strategy's name, for messages.
 
     Raises:
-        ConfigError: it needs whole tensors, and keeps parameters elsewhere than in its groups.
+        ConfigError: the optimizer needs whole tensors, and keeps parameters outside its groups.
     """
     found = _FOUND.get(optimizer)
     if found is None:
@@ -83,17 +83,17 @@ def sharded_step(optimizer: Optimizer, strategy: str) -> LocalStep:
 
 
 def sharded_step_again(step: LocalStep, optimizer: Optimizer, tried: Optimizer, strategy: str) -> LocalStep:
-    """Return how an optimizer steps from now on, after its settings were changed and it was tried again.
+    """Return the `LocalStep` for an optimizer whose settings were changed and which was tried again.
 
     Args:
-        step: how it has stepped.
-        optimizer: that steps.
-        tried: of which `refuse_optimizer` was asked.
+        step: the `LocalStep` used so far.
+        optimizer: the optimizer that steps.
+        tried: the optimizer that `refuse_optimizer` was called with.
         strategy: the strategy's name, for messages.
 
     Raises:
-        ConfigError: it needs all parameters at once from now on, and ranks have states of some alone; or it needs
-            whole tensors from now on, and has shards in an attribute.
+        ConfigError: the optimizer now needs all parameters at once, but each rank has the states of only some; or it
+            now needs whole tensors, but has shards in an attribute.
     """
     found = _FOUND.get(tried)
     if found is None or isinstance(step, found.step):
@@ -116,7 +116,7 @@ def sharded_step_again(step: LocalStep, optimizer: Optimizer, tried: Optimizer, 
 
 
 def _keeps_tensors(value: Any) -> bool:
-    """Whether what an optimizer has in an attribute may be of the tensors that it has stepped."""
+    """Whether the value of an optimizer's attribute may contain tensors that it has stepped."""
     if isinstance(value, torch.Tensor):
         return value.numel() > 1
     if isinstance(value, Mapping):

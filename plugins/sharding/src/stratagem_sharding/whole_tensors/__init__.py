@@ -1,4 +1,4 @@
-"""Sharded parameters and gradients that answer for the whole tensor, in the hands of a user's code."""
+"""Sharded parameters and gradients that a user's code sees as whole tensors."""
 
 from stratagem_sharding.whole_tensors.gathering import shard_like
 from stratagem_sharding.whole_tensors.module_copies import copies_as_before, copies_whole

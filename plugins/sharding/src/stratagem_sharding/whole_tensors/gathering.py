@@ -1,4 +1,4 @@
-"""Whole tensors from shards, and back."""
+"""Gather whole tensors from shards, and write them back to shards."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stratagem_sharding.whole_tensors.reading_exchange import ReadingExchange
 __all__ = ["gather", "gather_with_grad", "gather_without_agreement", "make_equal", "shard_like", "write"]
 
 SHUFFLES_ROWS = torch.__version__ < "2.11"  # torch compares it as a version
-"""Whether `full_tensor` has rows in another order where two dimensions of a mesh shard the same dimension of a
-tensor, and unevenly (seen in torch 2.9, not in 2.11)."""
+"""Whether `full_tensor` returns rows in the wrong order if two mesh dimensions shard the same tensor dimension
+unevenly (seen in torch 2.9, not in 2.11)."""
 
 
 def agree(sharded: DTensor, operation: str) -> None:
-    """Wait until all ranks that have shards of a tensor are at the same operation; see `ReadingExchange`."""
+    """Wait until all ranks that have shards of a tensor reach the same operation; see `ReadingExchange`."""
     mesh = sharded.device_mesh
     if mesh.size() > 1 and ReadingExchange.current is not None:
         shape = "×".join(map(str, sharded.shape)) or "one value"
@@ -31,14 +31,14 @@ def agree(sharded: DTensor, operation: str) -> None:
 
 
 def gather(sharded: DTensor, operation: str) -> torch.Tensor:
-    """Return the whole tensor, without a gradient; a copy. Collective.
+    """Return a copy of the whole tensor, without a gradient. Collective.
 
     Args:
-        sharded: of any layout.
-        operation: that needs it, for messages.
+        sharded: a DTensor of any layout.
+        operation: the operation that needs the whole tensor, for messages.
 
     Raises:
-        ShardedUseError: not all ranks gather it, or torch can't.
+        ShardedUseError: not all ranks gather it, or torch can't gather this layout.
     """
     _refuse_shuffled(sharded, operation)
     if any(not placement.is_replicate() for placement in sharded.placements):
@@ -47,19 +47,19 @@ def gather(sharded: DTensor, operation: str) -> torch.Tensor:
 
 
 def gather_without_agreement(sharded: DTensor, operation: str) -> torch.Tensor:
-    """Return what `gather` does, where no rank can be at anything else. Collective."""
+    """Return what `gather` returns, without its check: for code that all ranks are sure to reach. Collective."""
     _refuse_shuffled(sharded, operation)
-    # Whole values may be written to, which inference tensors don't count.
+    # Inference tensors have no version counter, by which writes to the whole tensor are noticed.
     with torch.inference_mode(False), torch.no_grad(), without_subclass_functions():
         whole = DTensor.full_tensor(detached(sharded))
         if sharded.is_contiguous():
-            whole = whole.contiguous()  # torch 2.9 lays out what was sharded by columns in another way
+            whole = whole.contiguous()  # torch 2.9 returns other strides for a tensor sharded by columns
         shares = whole.untyped_storage().data_ptr() == local_shard(sharded).untyped_storage().data_ptr()
         return whole.clone() if shares or whole.is_inference() else whole
 
 
 def gather_with_grad(sharded: DTensor, operation: str) -> torch.Tensor:
-    """Return the whole tensor, whose gradient is averaged over ranks, as that of a forward. Collective."""
+    """Return the whole tensor, differentiably: its gradient is averaged over ranks, as in a forward. Collective."""
     whole: torch.Tensor = _Gather.apply(sharded, operation)  # type: ignore[no-untyped-call]  # torch has no types for it
     return whole
 
@@ -68,7 +68,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sharded: Any, operation: str) -> Any:
         ctx.sharded = sharded.device_mesh, tuple(sharded.placements)
-        # A view that a Function returns may not be changed in place, not even within no_grad.
+        # autograd forbids in-place changes of a view that a Function returns, even within no_grad.
         return gather(sharded, operation).clone()
 
     @staticmethod
@@ -96,7 +96,7 @@ def _refuse_shuffled(sharded: DTensor, operation: str) -> None:
 
 @torch.no_grad()
 def shard_like(whole: torch.Tensor, sharded: DTensor) -> DTensor:
-    """Return this rank's shard of a whole tensor, in the layout of another. Not collective."""
+    """Return `whole` as a DTensor in the layout of `sharded`. Not collective."""
     with without_subclass_functions():
         return distribute_tensor(whole.detach(), sharded.device_mesh, sharded.placements, src_data_rank=None)
 
@@ -106,7 +106,7 @@ def write(sharded: DTensor, whole: torch.Tensor) -> None:
     """Write this rank's part of a whole tensor to its shard. Not collective.
 
     Raises:
-        ShardedUseError: the shards are summands that have not been added up yet.
+        ShardedUseError: the shards are partial sums (`Partial`) that have not been reduced yet.
     """
     if any(placement.is_partial() for placement in sharded.placements):
         raise ShardedUseError(
@@ -120,10 +120,10 @@ def write(sharded: DTensor, whole: torch.Tensor) -> None:
 
 
 def require_equal(whole: torch.Tensor, sharded: DTensor, operation: str) -> None:
-    """Refuse a whole tensor that differs between the ranks that are to write their parts of it. Collective.
+    """Refuse a whole tensor that differs between ranks, before each rank writes its part of it. Collective.
 
     Raises:
-        ShardedUseError: it differs, so that the shards would be parts of different tensors.
+        ShardedUseError: it differs: the shards would be parts of different tensors.
     """
     mesh = sharded.device_mesh
     if mesh.size() == 1:
@@ -143,12 +143,12 @@ def require_equal(whole: torch.Tensor, sharded: DTensor, operation: str) -> None
 
 
 def mesh_device(mesh: DeviceMesh) -> torch.device:
-    """Return the device of messages among the ranks of a mesh."""
+    """Return the device of messages between the ranks of a mesh."""
     return torch.device(mesh.device_type)
 
 
 def make_equal(whole: torch.Tensor, mesh: DeviceMesh) -> None:
-    """Give all ranks of a mesh the first one's values. Collective."""
+    """Broadcast the values of a mesh's first rank to all its ranks. Collective."""
     if mesh.size() == 1:
         return
     dense = whole.detach().contiguous()

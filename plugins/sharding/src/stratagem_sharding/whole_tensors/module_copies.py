@@ -1,4 +1,4 @@
-"""Copies of sharded modules: `copy.deepcopy` of one returns the plain module with whole parameters."""
+"""Copies of sharded modules: their `copy.deepcopy` returns a plain module with whole parameters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["copies_as_before", "copies_whole"]
 
 
 def copies_whole(root: nn.Module, snapshot: ModuleSnapshot, reshard: Callable[[], None]) -> None:
-    """Let `copy.deepcopy` of a module, and of each module in it, return a plain one: no shards, no strategy's hooks.
+    """Let `copy.deepcopy` of a module and of its submodules return plain modules, without shards or strategy hooks.
 
-    So an average of weights is a module like any other: `torch.optim.swa_utils.AveragedModel(model)`. Copying is
-    collective. `copies_as_before` takes it away.
+    Averages of weights, such as `torch.optim.swa_utils.AveragedModel(model)`, are then plain modules. Copying is
+    collective. `copies_as_before` undoes this.
 
     Args:
         root: the module.
-        snapshot: of it as it was before it was sharded.
-        reshard: frees gathered copies, which may be of another dtype than the parameters.
+        snapshot: of the module before it was sharded.
+        reshard: frees gathered parameters, whose dtype may differ from that of the shards.
     """
     for module in root.modules():
         # patch: whole copies
@@ -34,7 +34,7 @@ def copies_whole(root: nn.Module, snapshot: ModuleSnapshot, reshard: Callable[[]
 
 
 def copies_as_before(root: nn.Module) -> None:
-    """Take away what `copies_whole` put on the modules."""
+    """Undo `copies_whole`."""
     for module in root.modules():
         module.__dict__.pop("__deepcopy__", None)
 
@@ -44,7 +44,7 @@ def _copied(
 ) -> nn.Module:
     reshard()
     cls, attributes = snapshot.original_of(module)
-    # torch gives the class of a parametrized module a `__deepcopy__` that would copy the strategy's attributes too.
+    # torch adds a `__deepcopy__` to the class of a parametrized module; it would copy the strategy's attributes too.
     is_torchs = is_parametrized(module) and "__deepcopy__" in vars(cls)
     if hasattr(cls, "__deepcopy__") and not is_torchs:
         return cls.__deepcopy__(module, memo)  # type: ignore[no-any-return]  # hasattr leaves it Any

@@ -1,4 +1,4 @@
-"""`ReadingExchange`: ranks agree that all of them read a sharded tensor, before they start a collective for it."""
+"""`ReadingExchange`: checks that all ranks read a sharded tensor, before they start a collective for it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ TIMEOUT_S = 30.0
 """How long a rank waits for the others to read the same tensor."""
 
 _INSTANCES = count()
-"""Exchanges that this process has made; other processes may have made others."""
+"""Counts the exchanges of this process; other processes may have created a different number."""
 
 
 class ReadingExchange:
-    """Compares the lines at which ranks read sharded tensors, through the store of the process group.
+    """Compares the source lines at which ranks read sharded tensors, through the process group's store.
 
-    A tensor that one rank alone reads, as in `if rank == 0: print(weight.norm())`, would wait for the others in a
-    collective until the process group's timeout. Through the store, it waits for seconds, and the message names
-    the line. Collective to make.
+    If one rank alone reads a tensor, as in `if rank == 0: print(weight.norm())`, its collective would wait until the
+    process group's timeout. The store lets it fail within seconds, with a message that names the line. Creating one
+    is collective.
     """
 
     current: ReadingExchange | None = None
-    """The one that was made last: tensors know no run."""
+    """The exchange that was created last, as tensors have no reference to their run."""
 
     def __init__(self, collectives: Collectives) -> None:
         self._store: Any = store_of()
@@ -44,10 +44,10 @@ class ReadingExchange:
         ReadingExchange.current = self
 
     def agree(self, ranks: list[int], operation: str) -> None:
-        """Return once all of `ranks` are at the same operation in the same line.
+        """Return once all of `ranks` have reached the same operation in the same source line.
 
         Raises:
-            ShardedUseError: a rank is at another line, or at none within `TIMEOUT_S`.
+            ShardedUseError: a rank is at another line, or reaches none within `TIMEOUT_S`.
         """
         if not dist.is_initialized():
             raise ShardedUseError(
@@ -85,7 +85,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _user_line() -> str:
-    """Return "file:line (text)" of the innermost frame that is neither torch's nor of a strategy."""
+    """Return "file:line (text)" of the innermost frame outside torch and strategies."""
     # patch: line of a reading
     innermost: Any = sys._getframe(1)
     frame = innermost

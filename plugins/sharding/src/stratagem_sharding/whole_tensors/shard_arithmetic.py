@@ -1,4 +1,4 @@
-"""Operations that a user's code may run on shards directly, since their results are correct shard by shard."""
+"""Operations that may run on shards directly, since each shard of the result depends on the same shard of inputs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ABOUT_THE_TENSOR = frozenset(
         "dim_order",
     ]
 )
-"""Operations that read no values."""
+"""Operations that read the tensor's metadata only, not its values."""
 
 VIEW_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 """Attributes of a tensor that are views of its values. All other attributes read no values."""
@@ -66,7 +66,7 @@ VIEW_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 GIVES_TENSORS = frozenset(
     {"get grad", "get _grad", "get data", "get _base", "requires_grad_", "grad", "detach_", "as_subclass"}
 )
-"""Those among them whose result may be a sharded tensor."""
+"""Operations of `ABOUT_THE_TENSOR` whose result may be a sharded tensor."""
 
 _ARITHMETIC = [
     "add",
@@ -129,19 +129,19 @@ ELEMENTWISE = frozenset(
         *["_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"],
     ]
 )
-"""Operations whose result at one element depends on the operands at this element alone."""
+"""Operations whose result at an element depends only on the operands at this element."""
 
 RANDOM_LIKE = frozenset({"rand_like", "randn_like", "randint_like"})
 NEW = frozenset({"new", "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"})
 SHAPED_AS = frozenset({"view_as", "expand_as", "reshape_as", "type_as"})
-"""Methods that need the second tensor's shape or dtype alone."""
+"""Methods that read only the shape or dtype of their second tensor."""
 
 READERS = frozenset({"item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__"})
-"""Operations that give values to Python."""
+"""Operations that return values as Python or NumPy objects."""
 
 
 UNCOUNTED = frozenset({"apply_", "map_", "map2_"})
-"""Operations that change values without counting the change."""
+"""Operations that change values without incrementing the tensor's version counter."""
 
 
 class _Depth(threading.local):
@@ -153,9 +153,9 @@ _DEPTH = _Depth()
 
 @contextmanager
 def on_shards() -> Iterator[None]:
-    """Let sharded tensors act as torch's DTensors in this thread, except where they give values to Python.
+    """Let sharded tensors act as torch's DTensors in this thread, except where operations return Python values.
 
-    For code that computes with shards on purpose: forwards of split layers, and strategies themselves.
+    For code that computes with shards on purpose: forwards of split layers, and strategies.
     """
     _DEPTH.value += 1
     try:

@@ -1,9 +1,9 @@
-"""`WholeDTensor`: a DTensor that answers for the whole tensor. `WholeView`: a part of one that writes through.
+"""`WholeDTensor`: a DTensor that acts as the whole tensor. `WholeView`: a view of one; writes reach the shards.
 
-torch's DTensor leaves a user's code with a shard: views are copies whose changes are lost, random numbers are drawn
-once per shard, `.data =` has no effect, and a plain tensor can't be used in the same operation. Here an operation
-runs on shards where each element of its result depends on this element alone. Every other operation runs on the whole
-tensor, which all ranks gather; what it changed is written to the shards.
+torch's DTensor shows that it is a shard: views are copies whose changes are lost, random numbers are drawn once per
+shard, `.data =` has no effect, and a plain tensor can't be used in the same operation. Here, elementwise operations
+run on shards. Every other operation runs on the whole tensor, which all ranks gather; its changes are written to the
+shards.
 """
 
 from __future__ import annotations
@@ -50,34 +50,35 @@ from stratagem_sharding.whole_tensors.shard_arithmetic import (
 __all__ = ["KEPT_GRADIENT", "KeptGradient", "WholeDTensor", "WholeView", "hold_whole"]
 
 WANTS_ONE_TYPE = torch.__version__ < "2.13"  # torch compares it as a version
-"""Whether torch refuses a view of a subclass of DTensor, whose type isn't the subclass ("expected types to match" in
+"""Whether torch refuses a view whose type is DTensor and whose base is of a subclass ("expected types to match" in
 torch.utils._python_dispatch)."""
 
 KEPT_GRADIENT = "_stratagem_kept_gradient"
-"""Attribute of a parameter whose gradient may be kept elsewhere: a `KeptGradient`."""
+"""Attribute of a parameter that has a `KeptGradient`: a gradient stored outside of `.grad`."""
 
 _ALIASES = "_stratagem_aliases"
-"""Attribute of a sharded parameter: weak references to what the user's code got as its `.data`."""
+"""Attribute of a sharded parameter: weak references to the tensors that the user's code got as its `.data`."""
 
 _READ_NO_VALUES: set[Callable[..., Any]] = set()
-"""Operations met so far that neither read nor give values: strategies ask for some twenty of a parameter per step."""
+"""Cache of operations that neither read nor return values; strategies call about twenty per parameter and step."""
 
 
 class KeptGradient(Protocol):
-    """A gradient that isn't averaged yet, and that a parameter's own `.grad` lacks."""
+    """A gradient that isn't averaged yet, and isn't part of the parameter's `.grad`."""
 
     def bring(self) -> None:
-        """Add it to the parameter's `.grad`, averaged. Collective. Called before the user's code reads that."""
+        """Average it and add it to `.grad` of the parameter. Collective. Called before the user's code reads that."""
 
     def drop(self) -> None:
-        """Drop it. Called when the user's code assigns `.grad`."""
+        """Discard it. Called when the user's code assigns `.grad`."""
 
 
 class WholeDTensor(DTensor):
     """A DTensor that a user's code sees as the whole tensor.
 
-    Made of a DTensor by assigning its class: `fully_shard` and autograd make their tensors themselves. Operations on
-    it are collective, but for arithmetic between tensors of the same layout, and for what reads no values.
+    Created by assigning the class of a DTensor, since `fully_shard` and autograd create their tensors themselves.
+    Operations on it are collective, except elementwise ones between tensors of the same layout, and those that read
+    no values.
     """
 
     __slots__ = ()
@@ -94,10 +95,10 @@ class WholeDTensor(DTensor):
     if WANTS_ONE_TYPE:
 
         @classmethod
-        def __torch_dispatch__(  # type: ignore[override]  # torch's own stub of it leaves out `func`
+        def __torch_dispatch__(  # type: ignore[override]  # torch's stub of it lacks `func`
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            """Dispatch as a DTensor, among DTensors alone."""
+            """Dispatch with all arguments as plain DTensors."""
             given = tree_flatten((args, kwargs))[0]
             whole: list[Any] = [each for each in given if type(each) is WholeDTensor]
             for each in whole:
@@ -111,7 +112,7 @@ class WholeDTensor(DTensor):
                     each.__class__ = WholeDTensor
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return the whole tensor as a plain one, a Parameter of a Parameter. Collective."""
+        """Return the whole tensor as a plain tensor; as a Parameter if this is a Parameter. Collective."""
         if id(self) not in memo:
             whole = gather(self, "a copy")
             memo[id(self)] = (
@@ -122,7 +123,7 @@ class WholeDTensor(DTensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the whole tensor as a plain one, as for `torch.save(module.state_dict(), file)`. Collective."""
+        """Pickle the whole tensor as a plain one, for example in `torch.save(module.state_dict(), f)`. Collective."""
         whole = gather(self, "pickling").requires_grad_(self.requires_grad)
         if isinstance(self, nn.Parameter):
             whole = nn.Parameter(whole.detach(), self.requires_grad)
@@ -130,7 +131,7 @@ class WholeDTensor(DTensor):
 
 
 class WholeView(torch.Tensor):
-    """A view of a whole tensor that was gathered: it follows the shards, and what is written to it reaches them."""
+    """A view of a gathered whole tensor. It shows later changes of the shards, and writes to it reach them."""
 
     _source: _Source
 
@@ -148,13 +149,13 @@ class WholeView(torch.Tensor):
 
 
 def hold_whole(parameters: Iterable[torch.Tensor]) -> None:
-    """Let those that are shards answer for the whole tensors. Gradients follow."""
+    """Let the parameters that are DTensors act as whole tensors, and their gradients too."""
     for parameter in parameters:
         _as_whole(parameter)
 
 
 class _Source:
-    """A whole tensor, and the shards it was gathered from."""
+    """A whole tensor, and the shards that it was gathered from."""
 
     def __init__(self, sharded: WholeDTensor, operation: str, with_grad: bool) -> None:
         self.sharded = sharded
@@ -170,7 +171,7 @@ class _Source:
         self.shard_versions = _versions(self.sharded)
 
     def refresh(self, operation: str) -> None:
-        """Gather again where the shards have changed, as by an optimizer's step. Collective."""
+        """Gather again if the shards have changed, for example by an optimizer's step. Collective."""
         if _versions(self.sharded) != self.shard_versions:
             fresh = gather(self.sharded, operation)
             with torch.inference_mode(False), torch.no_grad():
@@ -181,7 +182,7 @@ class _Source:
         return tensor_version(self.whole) != self.version
 
     def write(self, operation: str, is_random: bool) -> None:
-        """Write the whole tensor's values to the shards: the first rank's where they are random. Collective."""
+        """Write the whole tensor's values to the shards; random values are the first rank's. Collective."""
         if torch.is_grad_enabled() and self.sharded.requires_grad and self.sharded.is_leaf:
             raise RuntimeError(
                 "a parameter that requires grad is being changed in place: do it within torch.no_grad()"
@@ -200,7 +201,7 @@ class _Source:
         self.remember()
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in the whole one's memory."""
+        """Whether a tensor shares the whole tensor's memory."""
         address = self.whole.untyped_storage().data_ptr()
         return address != 0 and tensor.untyped_storage().data_ptr() == address
 
@@ -233,7 +234,7 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return _random_like(function, args, kwargs)
     tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
     if any(type(each) is DTensor for each in tensors):
-        # Activations of a split layer, which may have a weight's shape and layout: what they are used in is torch's.
+        # Activations of a split layer may have a weight's shape and layout: run torch's own operations on them.
         with without_subclass_functions():
             return function(*args, **kwargs)
     if _runs_on_shards(name, args, tensors):
@@ -242,7 +243,7 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if name == "copy_" and isinstance(args[0], WholeDTensor) and len(tensors) == 2:
         return _copy(args[0], args[1])
     if getattr(function, "__module__", None) == nn.init.__name__:
-        # They call `__torch_function__` before they enter torch.no_grad().
+        # These functions call `__torch_function__` before they enter torch.no_grad().
         with torch.no_grad():
             return _on_whole(function, args, kwargs, name)
     return _on_whole(function, args, kwargs, name)
@@ -270,13 +271,13 @@ def _detach(tensor: Any) -> Any:
 
 
 def detached_as_whole(tensor: Any) -> Any:
-    """Return the same shards without a gradient, held as a whole tensor."""
+    """Return the same shards without a gradient, as a `WholeDTensor`."""
     with without_subclass_functions():
         return _as_whole(detached(tensor))
 
 
 def _refuse_shared_memory(attribute: str, target: Any, value: torch.Tensor) -> None:
-    """Refuse what relies on which tensors share memory: shards are copies of what they are given."""
+    """Refuse assignments that would make tensors share memory, since shards are copies of an assigned value."""
     base = None if isinstance(value, (DTensor, WholeView)) else view_base(value)
     if base is not None and base.numel() > value.numel():
         raise ShardedUseError(
@@ -284,7 +285,7 @@ def _refuse_shared_memory(attribute: str, target: Any, value: torch.Tensor) -> N
             f"give it a copy, as by .{attribute} = part.clone()"
         )
     held = [alias for each in getattr(target, _ALIASES, ()) if (alias := each()) is not None]
-    # `parameter.data -= tensor` gives `.data` the very object that it got.
+    # `parameter.data -= tensor` assigns the same object that reading `.data` returned.
     if attribute == "data" and any(alias is not value for alias in held):
         raise ShardedUseError(
             "`parameter.data = ...` would overwrite what your code holds as `.data` of the same sharded parameter: "
@@ -344,13 +345,13 @@ def _copy(target: WholeDTensor, value: torch.Tensor) -> WholeDTensor:
 
 
 def _gradients(outputs: Any, inputs: Any, **options: Any) -> Any:
-    """Return gradients as `torch.autograd.grad` does, but none of a parameter whose gathered copy was used."""
+    """Return gradients as `torch.autograd.grad` does; refuse parameters whose gathered copy a forward used."""
     fills = options.pop("materialize_grads", False)
     is_allowed = options.pop("allow_unused", False)
     with without_subclass_functions():
         found = torch.autograd.grad(outputs, inputs, **options, allow_unused=True)
     for at, (each, gradient) in enumerate(zip(inputs, found)):
-        # What a forward computed depends on a gathered copy, and a penalty in the same loss on the parameter itself.
+        # A forward's output depends on a gathered copy; a penalty in the same loss depends on the parameter itself.
         is_copied = hasattr(each, KEPT_GRADIENT)
         if isinstance(each, WholeDTensor) and (gradient is None or is_copied):
             raise ShardedUseError(
@@ -387,7 +388,7 @@ def _runs_on_shards(name: str, args: Any, tensors: list[torch.Tensor]) -> bool:
     if any(placement.is_partial() for each in sharded for placement in each.placements):
         return False
     layouts = {_layout(each) for each in sharded}
-    # Lists of tensors have one layout for each of them, which torch compares.
+    # In operations on lists, each tensor has its own layout; torch compares them.
     if len(layouts) > 1 and not name.startswith(("_foreach", "_amp_foreach", "_fused")):
         return False
     writes = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
@@ -395,7 +396,7 @@ def _runs_on_shards(name: str, args: Any, tensors: list[torch.Tensor]) -> bool:
 
 
 def _on_whole(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -> Any:
-    """Run an operation on the whole tensors, and write what it changed to their shards. Collective."""
+    """Run an operation on whole tensors, and write its changes to their shards. Collective."""
     operation = name.removeprefix("get .").strip("_") if not name.startswith("get ") else name[4:]
     sources: dict[int, _Source] = {}
     plain_of: dict[int, torch.Tensor] = {}
@@ -422,7 +423,7 @@ def _on_whole(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -
     found = list(sources.values())
     random = [torch.get_rng_state(), *_device_states(found)]
     if torch.is_inference_mode_enabled():
-        # Changes of tensors are counted outside of it alone.
+        # Inference mode doesn't increment version counters.
         with torch.inference_mode(False), torch.no_grad():
             result = function(*plain_args, **plain_kwargs)
     else:
@@ -443,7 +444,7 @@ def _on_whole(function: Callable[..., Any], args: Any, kwargs: Any, name: str) -
         return value if source is None else _view(value, source)
 
     if name in ("numpy", "__array__"):
-        # It would be written to instead of the shards.
+        # A write to this array would not reach the shards.
         result.flags.writeable = False
     return tree_map(to_user, result)
 
@@ -492,6 +493,6 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _versions(sharded: DTensor) -> list[int]:
-    """Return counts of writes: by way of the tensor, and of its shard alone, as optimizers step it."""
+    """Return version counters: of the DTensor, and of its shard, which optimizers write to directly."""
     each: list[torch.Tensor] = [sharded, local_shard(sharded)]
     return [0 if tensor.is_inference() else tensor_version(tensor) for tensor in each]

@@ -1,4 +1,4 @@
-"""Which modules are gathered separately, or recomputed in backward."""
+"""Select the modules that are gathered separately, or recomputed in backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies: which modules of a model are separate units, which are gathered, used and freed one at a time."""
+"""Wrap policies: which modules of a model are units. Units are gathered, used and freed one at a time."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from stratagem.errors import ConfigError
 from stratagem_sharding.torch_private import modules_by_policy
 
 Policy = Union[Callable[..., Any], Iterable[Union[type[nn.Module], str]], None]
-"""None, classes or their names, or one of torch's policies."""
+"""None, classes or names of classes, or one of torch's wrap policies."""
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-"""They have no forward, so that they are never called and can't be units."""
+"""These classes have no forward: they are never called and can't be units."""
 
 
 def modules_named(root: nn.Module, policy: Policy, what: str = "auto_wrap_policy") -> list[nn.Module]:
-    """Return the modules below `root` that a policy names and that can be called.
+    """Return the callable modules below `root` that a policy selects.
 
-    Without a policy these are the blocks: the elements of every ModuleList, and the elements of a
-    Sequential that are themselves composed.
+    Without a policy these are the blocks: the elements of every ModuleList, and the elements of a Sequential that
+    have children themselves.
 
     Args:
-        root: never among them.
+        root: the whole module; never part of the result.
         policy: as the user gave it.
         what: the option's name, for errors.
 
     Raises:
-        ConfigError: the policy isn't one, or names no module of this model.
+        ConfigError: the policy is invalid, or selects no module of this model.
     """
     named = _named_by(root, policy, what)
     return [module for module in named if module is not root and not isinstance(module, CONTAINERS)]
 
 
 def callable_children(root: nn.Module) -> list[nn.Module]:
-    """Return the parts of `root` that its methods call: its children, or what is in its containers."""
+    """Return the modules that `root` itself may call: its children, and the elements of its containers."""
     parts: list[nn.Module] = []
     for child in root.children():
         parts += callable_children(child) if isinstance(child, CONTAINERS) else [child]
@@ -45,10 +45,10 @@ def callable_children(root: nn.Module) -> list[nn.Module]:
 
 
 def units_among(root: nn.Module, candidates: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the candidates that can be gathered separately, inner ones before those that contain them.
+    """Return the candidates that can be gathered separately, inner ones first.
 
-    Modules without parameters, and modules that share a parameter with one outside of them, are left
-    to whatever contains them.
+    Modules without parameters, and modules that share a parameter with a module outside of them, are no units of
+    their own. They belong to the unit that contains them.
     """
     order = {module: position for position, module in enumerate(root.modules())}
     sharing = _uses(root)
@@ -57,7 +57,7 @@ def units_among(root: nn.Module, candidates: Iterable[nn.Module]) -> list[nn.Mod
 
 
 def _uses(root: nn.Module) -> Counter[int]:
-    """How many modules in `root` have a parameter, by its id."""
+    """Return the number of modules in `root` that have each parameter, by the parameter's id."""
     return Counter(id(each) for module in root.modules() for each in module.parameters(recurse=False))
 
 
@@ -90,10 +90,11 @@ def _blocks(root: nn.Module) -> list[nn.Module]:
 
 
 def _descend(module: nn.Module, policy: Callable[..., Any], found: list[nn.Module], what: str) -> int:
-    """Ask a policy of the form `policy(module, recurse, nonwrapped_numel)`; return the elements in units.
+    """Apply a policy of the form `policy(module, recurse, nonwrapped_numel)`; return the number of elements in units.
 
-    The form is that of `torch.distributed.fsdp.wrap.size_based_auto_wrap_policy` and related ones:
-    with `recurse` it says whether to look inside, without whether what is left makes a unit.
+    `torch.distributed.fsdp.wrap.size_based_auto_wrap_policy` and related policies have this form. With
+    `recurse=True` they return whether to look at the children. With `recurse=False` they return whether the elements
+    that are in no unit yet make the module a unit.
     """
     total = sum(parameter.numel() for parameter in module.parameters())
     try:
