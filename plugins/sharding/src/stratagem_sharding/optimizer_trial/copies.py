@@ -1,4 +1,4 @@
-"""Copies of an optimizer over other parameters, and how they step in its trial."""
+"""Copies of an optimizer that have other parameters, and their steps in the trial."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from torch.optim import Optimizer
 from stratagem.sdk.states import common_states
 
 RATE = 0.01
-"""The learning rate where a group's is 0."""
+"""Learning rate of groups whose learning rate is 0."""
 
 
 class How(NamedTuple):
     """One way to try."""
 
     dtype: torch.dtype | None
-    """Dtype of the stand-ins; their parameters' own when None."""
+    """Dtype of the stand-ins; None for the dtype of the parameters."""
     sparse: bool = False
-    """Whether gradients are."""
+    """Whether gradients are sparse."""
     closure: bool = False
     """Whether steps get a closure, as some optimizers require."""
 
 
 class TrialCopy:
-    """A copy of an optimizer over other parameters."""
+    """A copy of an optimizer with other parameters."""
 
     def __init__(self, optimizer: Optimizer, groups: list[list[torch.Tensor]]) -> None:
         self.groups = [[nn.Parameter(p.detach().clone()) for p in group] for group in groups]
         self._optimizer = _copied(optimizer, self.groups)
         if callable(train := getattr(self._optimizer, "train", None)):
-            train()  # as an optimizer without a schedule has to be called before it steps
+            train()  # schedule-free optimizers must be in train mode before they step
         self._numbers: dict[Any, float] = {}
-        """What `_numbered` had before the last step."""
+        """The numbers that `_numbered` found before the last step."""
         self.moves_first = False
-        """Whether a step has changed parameters before it called its closure for the first time."""
+        """Whether a step has changed parameters before its first call of the closure."""
         self.common = ""
-        """The name of a number of a group or of the optimizer that a step has changed, other than to count."""
+        """Name of a number of a group or of the optimizer that a step has changed, except for step counts."""
 
     def common_states(self) -> dict[Any, Any]:
-        """Return the states that are of no parameter."""
+        """Return the states whose keys aren't parameters."""
         return common_states(self._optimizer)
 
     def values(self) -> list[list[torch.Tensor]]:
-        """Return what its parameters are now, by group."""
+        """Return the current values of the parameters, by group."""
         return [[parameter.detach().clone() for parameter in group] for group in self.groups]
 
     def step(self, grads: list[list[torch.Tensor]], how: How) -> None:
@@ -61,15 +61,17 @@ class TrialCopy:
             if call == 1:
                 now = itertools.chain(*self.values())
                 self.moves_first |= not all(map(torch.equal, itertools.chain(*at_first), now))
-            smaller = 1 / call  # the loss and its slope: a search along a line goes on, and ends
+            smaller = (
+                1 / call
+            )  # scales the loss and the gradient, so that a line search continues and then ends
             for group, own in zip(self.groups, grads):
                 for parameter, grad in zip(group, own):
-                    # Of each element by itself, and another one where an optimizer has moved it before a second call.
+                    # Depends on each element alone, and changes if the optimizer moves it before a second call.
                     grad = (smaller * (grad + parameter)).detach().to(grad.dtype)
                     parameter.grad = grad.to_sparse(1) if how.sparse and grad.dim() else grad
             return smaller
 
-        # Past schedulers and whatever else has replaced `step` of the object.
+        # The class's `step`: schedulers and other code may have replaced the instance's.
         step = type(self._optimizer).step
         before = {place: float(holder[key]) for place, (holder, key) in self._common().items()}
         if how.closure:
@@ -82,7 +84,7 @@ class TrialCopy:
                 self.common = self.common or str(key)
 
     def count_on(self, count: int) -> None:
-        """Go on as if there had been `count - 1` steps: sets each number that the last step has raised by 1."""
+        """Continue as after `count - 1` steps: set each number that the last step has raised by 1."""
         for place, (holder, key) in self._numbered().items():
             value = holder[key]
             if self._numbers.get(place) != float(value) - 1:
@@ -93,14 +95,14 @@ class TrialCopy:
                 holder[key] = type(value)(count - 1)
 
     def _numbered(self) -> dict[Any, tuple[dict[Any, Any], Any]]:
-        """Return where the optimizer has numbers: in its states, its groups and its attributes."""
+        """Return where the optimizer stores numbers: in its states, its groups and its attributes."""
         parameters = [parameter for group in self.groups for parameter in group]
         return self._numbers_in(
             [*(self._optimizer.state.get(each, {}) for each in parameters), *self._shared]
         )
 
     def _common(self) -> dict[Any, tuple[dict[Any, Any], Any]]:
-        """Return where it has numbers for several parameters."""
+        """Return where the optimizer stores numbers that several parameters share."""
         return self._numbers_in(self._shared)
 
     @property
@@ -148,14 +150,14 @@ def _copied(optimizer: Optimizer, groups: list[list[nn.Parameter]]) -> Optimizer
             made.state[parameter] = {
                 key: torch.full_like(parameter, value.value)
                 if isinstance(value, _All)
-                else deepcopy(value, dict(memo))  # its own for each parameter
+                else deepcopy(value, dict(memo))  # a separate copy for each parameter
                 for key, value in state.items()
             }
     return made
 
 
 def _leave_warm_up(group: dict[str, Any]) -> None:
-    """Set a learning rate that isn't 0, as it is where a schedule begins: all optimizers agree that nothing moves."""
+    """Set a learning rate other than 0. A warm-up may start at 0, where no parameter moves and any trial agrees."""
     rate = group.get("lr")
     if isinstance(rate, (int, float, torch.Tensor)) and not float(rate):
         later = float(group.get("initial_lr") or 0) or RATE
@@ -163,15 +165,16 @@ def _leave_warm_up(group: dict[str, Any]) -> None:
 
 
 class _All(NamedTuple):
-    """A tensor of a parameter's shape, all of whose elements are one."""
+    """Describes a state tensor of a parameter's shape whose elements all have the same value."""
 
     value: Any
 
 
 def _state_at_start(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
-    """Return what the constructor made as the state of the group's parameters; torch 2.9's Adagrad makes none later.
+    """Return the states that the constructor created for the group's parameters.
 
-    Empty for an optimizer that makes states when it steps, and for one that has stepped.
+    torch 2.9's Adagrad creates states only there. Empty if the optimizer creates states when it steps, or has
+    stepped.
     """
     if not group["params"]:
         return {}

@@ -12,15 +12,15 @@ from torch.optim import Optimizer
 from stratagem.sdk.shards import Cut
 
 ELEMENTS = 1 << 17
-"""The most elements of a stand-in: smaller parameters are tried in their own shape, so that what depends on their
-size, as a factored moment, is seen."""
+"""Maximum number of elements of a stand-in. Smaller parameters are tried in their own shape, so that the trial sees
+behaviour that depends on the size, such as factored moments."""
 
 
 def stand_ins(
     optimizer: Optimizer, cuts: Sequence[Cut], dtype: torch.dtype | None
 ) -> list[list[torch.Tensor]]:
-    """Return small tensors for each group, for each number of dimensions that its parameters have."""
-    # Two of each where they are dealt out whole.
+    """Return small tensors for each group: one for each number of dimensions among its parameters."""
+    # Two of each if whole parameters are distributed among ranks.
     factors = (1.0, 3.0) if "parameters" in cuts else (1.0,)
     generator = torch.Generator().manual_seed(1)
     seen: set[Any] = set()
@@ -34,7 +34,7 @@ def stand_ins(
         settings = tuple((key, repr(value)) for key, value in group.items() if _tells_kinds_apart(value))
         stand_ins: list[torch.Tensor] = []
         for kind, parameter in kinds.items():
-            # Groups that differ in a number alone, as a rate per layer, are stepped alike: the first will do.
+            # Groups that differ only in numbers, such as a learning rate per layer, step the same way: try the first.
             is_new = (settings, kind) not in seen
             seen.add((settings, kind))
             shape = _small(parameter.shape) if is_new else tuple(min(2, side) for side in parameter.shape)
@@ -47,7 +47,7 @@ def stand_ins(
 
 
 def _small(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape of at most `ELEMENTS` elements, even where shards could have more than a row."""
+    """Return `shape` reduced to at most `ELEMENTS` elements, with even sizes of the first two dimensions."""
     sides = [max(1, side) for side in shape]
     while prod(sides) > ELEMENTS:
         sides[sides.index(max(sides))] //= 2
@@ -70,7 +70,7 @@ def random_like(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def halves(group: list[torch.Tensor], cut: Cut) -> list[list[torch.Tensor]]:
-    """Return each of two ranks' shards of a group."""
+    """Return the shards of a group's tensors on each of two ranks."""
     if cut == "parameters":
         return [group[::2], group[1::2]]
     if cut == "flat":

@@ -1,4 +1,4 @@
-"""`why_not`: the trial of an optimizer on small tensors, whole and in shards."""
+"""`why_not`: the trial of an optimizer on small tensors, once whole and once sharded."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from stratagem_sharding.optimizer_trial.stand_ins import halves, random_like, st
 __all__ = ["why_not"]
 
 SCALES = (1.0, 1e-3, 1e3, 10.0)
-"""Scales of the gradients, step by step, so that any limit on a norm applies in one of them."""
+"""Scales of the gradients, step by step, so that any limit on a norm applies in at least one step."""
 APART = 30.0
-"""How much larger the gradients of every other tensor are at times."""
+"""In every other step, the gradients of every other tensor are larger by this factor."""
 LATER = (16, 128, 1024, 16384)
-"""What an optimizer is made to count between further steps: some begin to mix elements after a number of steps."""
+"""Step counts that the trial jumps to: some optimizers start to mix elements after a number of steps."""
 FURTHER = 6
-"""Steps one after the other before that: some mix elements in every few steps."""
+"""Consecutive steps before the jumps: some optimizers mix elements in every n-th step."""
 PLAN = (
     *((scale, 0) for scale in SCALES),
     *((1.0, 0) for _ in range(FURTHER)),
     *((1.0, count) for later in LATER for count in (later, 0)),
 )
-"""Of each step, the gradients' scale, and what the optimizer has counted until then; 0 for what it has."""
+"""For each step, the scale of gradients, and the step count to jump to before it; 0 for no jump."""
 TOLERANCE = 1e-6
-"""How far results may be apart, relative to the largest change."""
+"""Tolerance for differences of results, relative to the largest change of a parameter."""
 
 _ELEMENTWISE = "steps_elementwise"
 
 
 def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
-    """Return why `optimizer` can't step shards, as the end of a sentence; None where it can.
+    """Return why `optimizer` can't step shards, as the end of a sentence; None if it can.
 
-    A copy of it, with its settings, steps small stand-ins for its parameters, once as a whole and once as shards
-    in as many optimizers; the results must agree. The optimizer, its parameters and all random number generators
-    are left as they are. A class may say it instead, by an attribute `steps_elementwise` that is True or False; one
-    that doesn't step elements separately is still tried on some parameters alone.
+    A copy with the same settings steps small stand-ins for the parameters whole; two further copies step the shards
+    of the stand-ins. The results must agree. The optimizer, its parameters and all random number generators are
+    unchanged. A class may skip the trial by an attribute `steps_elementwise`, True or False. A class that doesn't
+    step elements separately is still tried with the cut "parameters".
 
     Args:
         optimizer: with its groups; parameters may be sharded already.
-        cuts: the ways in which its parameters are cut; none to find out whether a copy of it can be tried at all.
+        cuts: how its parameters are sharded; empty to find out only whether a copy can be tried at all.
     """
     declared = getattr(optimizer, _ELEMENTWISE, None)
     if declared:
@@ -77,12 +77,12 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
 
 
 def _is_torchs(optimizer: Optimizer) -> bool:
-    """Whether its step is torch's, which calls a closure before anything else, except that of LBFGS."""
+    """Whether the optimizer's step is one of torch's. All of these except LBFGS's call the closure first."""
     return type(optimizer).step.__module__.startswith("torch.optim.")
 
 
 class _NotTriedError(Exception):
-    """Whole tensors couldn't be stepped, so that nothing is known."""
+    """Whole tensors couldn't be stepped, so the trial has no result."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -90,10 +90,10 @@ class _NotTriedError(Exception):
 
 
 def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: How) -> str | None:
-    """Return why a copy of an optimizer can't step shards, cut by cut; None where it can.
+    """Return why a copy of an optimizer can't step shards of one of `cuts`; None if it can.
 
     Raises:
-        _NotTriedError: it can't be tried in this way.
+        _NotTriedError: the optimizer can't be tried in this way.
     """
     groups = stand_ins(optimizer, cuts, how.dtype)
     for cut in cuts or (None,):
@@ -120,13 +120,13 @@ def _other_numbers(
     whole: TrialCopy,
     mixing: MixingOperations,
 ) -> str | None:
-    """Step whole tensors and shards of them; return where they came to other numbers, or None."""
+    """Step whole tensors and their shards; return the step in which the results differ, or None."""
     divided = [halves(group, cut) for group in groups] if cut else []
     parts = [TrialCopy(optimizer, [group[at] for group in divided]) for at in range(2 if cut else 0)]
     generator = torch.Generator().manual_seed(0)
     for step, (scale, count) in enumerate(PLAN):
-        # Every other tensor has larger ones in every other step, so that what is decided by all differs from what
-        # is decided by some.
+        # Larger gradients for every other tensor in every other step: a decision based on all tensors then differs
+        # from one based on some of them.
         larger = APART ** (step % 2)
         grads = [
             [scale * larger ** (at % 2) * random_like(p, generator) for at, p in enumerate(group)]
@@ -159,12 +159,12 @@ def _other_numbers(
 
 
 def _sign_of_more(cut: Cut, whole: TrialCopy, mixed_by: str) -> str | None:
-    """Return why shards may come to other numbers with other gradients than the trial's, or None.
+    """Return why shards may give other results with other gradients than the trial's, or None.
 
     Args:
-        cut: of the shards, which came to the same numbers.
+        cut: the cut of the shards, whose results agreed in the trial.
         whole: the copy that has stepped whole tensors.
-        mixed_by: the operation by which it has mixed elements of a tensor, or "".
+        mixed_by: name of an operation by which a step has mixed elements of a tensor, or "".
     """
     if cut == "flat" and whole.common_states():
         return "it has states of no parameter, and an engine of flat shards expects each to be one's"
@@ -178,7 +178,8 @@ def _sign_of_more(cut: Cut, whole: TrialCopy, mixed_by: str) -> str | None:
     if whole.moves_first:
         return f"it needs {_NEEDS[cut]}: it changes them before its closure computes a loss"
     if mixed_by and whole.common:
-        # As a rate for all parameters, which grows by a limited factor at first, whatever gradients are.
+        # Such as one rate for all parameters that grows by a limited factor at first, whatever the gradients are: the
+        # results agree although the rate depends on all of them.
         return f"it needs {_NEEDS[cut]}: its steps change {whole.common!r} of all by their values"
     return None
 
@@ -199,7 +200,7 @@ def _agree(
     second: list[torch.Tensor],
     cut: Cut,
 ) -> bool:
-    """Whether a group of whole tensors came to what its two halves came to."""
+    """Whether stepping a group of whole tensors and stepping its two halves gave the same values."""
     if not after:
         return True
     change = max(float((new - old).abs().max()) if new.numel() else 0.0 for new, old in zip(after, before))
@@ -207,17 +208,17 @@ def _agree(
     apart = [(mine - theirs).abs() for mine, theirs in zip(expected, (_joined(first), _joined(second)))]
     size = max(float(each.abs().max()) if each.numel() else 0.0 for each in expected)
     limit = TOLERANCE * change + 1e-12 * size
-    return all(bool((each <= limit).all()) for each in apart)  # NaN isn't
+    return all(bool((each <= limit).all()) for each in apart)  # False for NaN
 
 
 def _moved(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    """Whether an optimizer has changed something of a group."""
+    """Whether an optimizer has changed any tensor of a group; True for a group without elements."""
     has_elements = any(tensor.numel() for tensor in before)
     return not has_elements or not all(map(torch.equal, before, after))
 
 
 def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
-    # Parameters of one group may be on several devices, or on none yet.
+    # Parameters of one group may be on several devices, or on "meta".
     return torch.cat([tensor.reshape(-1).cpu() for tensor in tensors]) if tensors else torch.zeros(0)
 
 
