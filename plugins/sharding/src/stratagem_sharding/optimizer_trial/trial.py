@@ -120,7 +120,7 @@ def _other_numbers(
     whole: TrialCopy,
     mixing: MixingOperations,
 ) -> str | None:
-    """Step whole tensors and their shards; return the step in which the results differ, or None."""
+    """Step whole tensors and their shards; return how their results differ, or None if they agree."""
     divided = [halves(group, cut) for group in groups] if cut else []
     parts = [TrialCopy(optimizer, [group[at] for group in divided]) for at in range(2 if cut else 0)]
     generator = torch.Generator().manual_seed(0)

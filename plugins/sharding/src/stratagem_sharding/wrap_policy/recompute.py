@@ -1,6 +1,6 @@
-"""Activation checkpointing: a module's activations are computed again in backward instead of kept.
+"""Activation checkpointing: a module's activations are recomputed in backward instead of kept.
 
-Source: `torch.utils.checkpoint`, in its form without reentrant autograd.
+Source: `torch.utils.checkpoint` with `use_reentrant=False`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from stratagem_sharding.class_names import class_name
 from stratagem_sharding.torch_private import own_buffers, own_parameters
 
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
-"""Makes what is around a forward, and around the same forward when it is computed again."""
+"""Returns two contexts: one for the forward, and one for its recomputation in backward."""
 
 _RUNNING_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
-"""Buffers of normalization layers, which training writes and does not read."""
+"""Buffers of normalization layers that training writes but doesn't read."""
 
 
 def recompute_activations(modules: Iterable[nn.Module], contexts: Contexts | None = None) -> None:
-    """Let each module keep only its inputs for backward. Names and classes stay as they are.
+    """Let each module keep only its inputs for backward. Names and classes of modules stay as they are.
 
-    Running statistics of normalization layers are updated once per forward, as without recomputation. Random numbers
-    of torch are drawn again as they were; those of Python and NumPy are not.
+    Running statistics of normalization layers are updated once per forward, as without recomputation. Recomputation
+    draws the same random numbers from torch's generators again, but not from Python's and NumPy's.
 
     Args:
-        modules: each in place.
-        contexts: for `torch.utils.checkpoint`'s `context_fn`, such as a selection of operations to keep.
+        modules: the modules, changed in place.
+        contexts: `context_fn` of `torch.utils.checkpoint`, such as a selection of operations whose outputs are kept.
 
     Raises:
-        ConfigError: a module's activations are recomputed already. Later, in a forward: training changes a buffer
-            of the module that is not a running statistic, so that a second forward would compute something else.
+        ConfigError: a module's activations are recomputed already. Later, in a forward: the forward changes a buffer
+            that is not a running statistic, so that recomputation would give other values.
     """
     for module in modules:
         if isinstance(vars(module).get("forward"), RecomputedForward):
@@ -46,16 +46,16 @@ def recompute_activations(modules: Iterable[nn.Module], contexts: Contexts | Non
                 f"activations of {class_name(module)} are recomputed twice: name its class in one place, "
                 "the strategy's activation_checkpointing_policy or the extension activations"
             )
-        # The forward is replaced inside the module's hooks, so that what gathers its parameters stays outside of what
-        # is computed again; and on the instance, so that other objects of the class stay as they are.
+        # Replace `forward`, not `__call__`: hooks that gather parameters then stay outside of the recomputation.
+        # Replace it on the instance, so that other instances of the class are unchanged.
         # patch: replaced forwards
         module.forward = RecomputedForward(module, contexts)
 
 
 class RecomputedForward:
-    """A module's forward that keeps its inputs alone for backward.
+    """A module's forward that keeps only its inputs for backward.
 
-    An object with bound methods, not a closure: `copy.deepcopy` of the module then gives a copy with its own forward.
+    An object, not a closure, so that `copy.deepcopy` of the module returns a copy with a forward of its own.
     """
 
     def __init__(self, module: nn.Module, contexts: Contexts | None) -> None:
@@ -65,7 +65,7 @@ class RecomputedForward:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """That of the user's forward: a strategy that looks for one of its arguments finds it."""
+        """Signature of the user's forward, for strategies that look for one of its arguments."""
         return inspect.signature(self.original_forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,20 +73,20 @@ class RecomputedForward:
             return self.original_forward(*args, **kwargs)
         contexts: dict[str, Any] = {"context_fn": self._guarded_contexts}
         if torch.compiler.is_compiling():
-            # The compiler traces no Python of ours around a forward, and functionalizes changes of buffers itself. It
-            # takes only functions that make dispatch modes.
+            # torch.compile can't trace our contexts around a forward, and functionalizes buffer changes itself. As
+            # context_fn it accepts only functions that return dispatch modes.
             contexts = {} if self._contexts is None else {"context_fn": self._contexts}
         return checkpoint(self.original_forward, *args, use_reentrant=False, **contexts, **kwargs)
 
     def _guarded_contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         first, again = (self._contexts or noop_context_fn)()
         refused = _RefusedChanges(self._module)
-        # Outside of a selection, which counts the operations of the forward alone.
+        # Our contexts go outside of a selective-checkpoint context, which counts only the forward's operations.
         return _Both(refused, first), _Both(_Again(self._module, refused), again)
 
 
 class _Both(AbstractContextManager[None]):
-    """Two contexts, one in the other. A backward that runs twice through a graph enters them twice."""
+    """Two nested contexts. They can be entered again, since a graph may run backward twice."""
 
     def __init__(self, outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> None:
         self._outer, self._inner = outer, inner
@@ -177,6 +177,7 @@ class _Again(AbstractContextManager[None]):
 
     def __exit__(self, *error: Any) -> None:
         for buffer, value in self._kept:
-            # By `data`: the graph has saved the buffer, and refuses a backward through another version of it.
+            # Through `.data`, which doesn't change the version counter: the graph has saved the buffer, and backward
+            # refuses another version.
             buffer.data.copy_(value)
         self._kept = []
