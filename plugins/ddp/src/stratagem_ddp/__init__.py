@@ -1,4 +1,4 @@
-"""DistributedDataParallel, a process per device."""
+"""DistributedDataParallel, with one process per device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The communication hooks that have a name, as `DDPStrategy(ddp_comm_hook="powersgd")`."""
+"""Communication hooks that can be chosen by name, as in `DDPStrategy(ddp_comm_hook="powersgd")`."""
 
 # Without postponed annotations: DistributedDataParallel compares a hook's annotations by identity.
 
@@ -21,10 +21,10 @@ from stratagem_ddp.power_sgd import PowerSGDMemory
 Reduced = torch.futures.Future[torch.Tensor]
 
 WARM_UP = 100
-"""Optimizer steps with plain averages of gradients, before PowerSGD or local SGD begins."""
+"""Optimizer steps with ordinary gradient averages, before PowerSGD or local SGD begins."""
 
 COMPRESSED: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
-"""Name of a hook that only rounds → what it sends gradients as."""
+"""Name of a compression hook → the dtype in which it sends gradients."""
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fp16": {},
@@ -39,7 +39,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     },
     "post_local_sgd": {"start_localSGD_iter": WARM_UP, "subgroup_size": None},
 }
-"""Name of a hook → what `ddp_comm_state` may set, with the values where it doesn't."""
+"""Name of a hook → the settings that `ddp_comm_state` may have, with their defaults."""
 
 
 def settings_of(hook: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,10 +47,10 @@ def settings_of(hook: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         hook: its name.
-        given: what `ddp_comm_state` sets.
+        given: the settings in `ddp_comm_state`.
 
     Raises:
-        ConfigError: there is no such hook, it has no such setting, or the value can't be.
+        ConfigError: there is no such hook, it has no such setting, or a value is impossible.
     """
     if hook not in SETTINGS:
         raise ConfigError(
@@ -73,7 +73,7 @@ def settings_of(hook: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _check_power_sgd(settings: Mapping[str, Any]) -> None:
     _check_least("matrix_approximation_rank", settings["matrix_approximation_rank"], 1)
     remembers = settings["use_error_feedback"] or settings["warm_start"]
-    # DDP arranges its buckets again after the first backward, and what PowerSGD remembers is per bucket.
+    # DDP rebuilds its buckets after the first backward, and PowerSGD's memory is per bucket.
     _check_least("start_powerSGD_iter", settings["start_powerSGD_iter"], 2 if remembers else 0)
 
 
@@ -100,7 +100,7 @@ def power_sgd(memory: PowerSGDMemory, bucket: GradBucket) -> Reduced:
 
 
 def local_gradients(state: PostLocalSGDState, bucket: GradBucket) -> Reduced:
-    """Average a bucket of gradients over all ranks at first, then over a few or none."""
+    """Average a bucket of gradients over all ranks at first; later over a subgroup, or not at all."""
     return post_localSGD_hook(state, bucket)
 
 
@@ -113,10 +113,10 @@ HOOKS: Mapping[str, Callable[..., Any]] = {
 
 
 def renamed(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that does what `hook` does under another name.
+    """Return a function that calls `hook` and has another name.
 
-    DistributedDataParallel asks for NCCL when a hook has the name of one of torch's for bfloat16,
-    which gloo can average as well.
+    DistributedDataParallel requires NCCL for a hook with the name of torch's bfloat16 hooks, although gloo can
+    average bfloat16, too.
     """
 
     def called(state: Any, bucket: GradBucket) -> Reduced:

@@ -1,4 +1,4 @@
-"""What `stratagem conformance ddp`, its presets and the tests try."""
+"""Subjects of `stratagem conformance` for ddp and its presets, and of the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from stratagem_testing import COMPARED_WITH_ITSELF, DRIFTING_REPLICAS, StrategySubject
 from stratagem_testing.subject import TOLERANCES
 
-# DistributedDataParallel looks for unused parameters only when it is asked to, which costs time.
+# DistributedDataParallel looks for unused parameters only on request, since it costs time.
 _LOOKS = {"find_unused_parameters": True}
 
 SUBJECT = StrategySubject(
@@ -27,14 +27,14 @@ _SCALED = {"precisions": "16-mixed is refused: a gradient that overflows would b
 
 
 def _within(name: str, tolerance: float, **changes: Any) -> StrategySubject:
-    """A preset that gives the numbers of ddp within a larger tolerance."""
+    """Return the subject of a preset that matches ddp within a larger tolerance."""
     tolerances = {precision: max(usual, tolerance) for precision, usual in TOLERANCES.items()}
     return replace(SUBJECT, strategy=name, tolerances=tolerances, **changes)
 
 
-# Numbers equal to plain averages of gradients need settings in which the algorithm loses nothing; what
-# it loses otherwise is compared with the algorithm by hand in tests/test_presets.py. Continuing is tried
-# as the preset is, with all that it has to remember.
+# These settings make the algorithms lossless, so that results equal ordinary gradient averages. Lossy settings are
+# compared with the algorithm by hand in tests/test_presets.py. Checks of resumption use the preset's own settings,
+# so that all of its memory is tested.
 _WHOLE_RANK = {
     "matrix_approximation_rank": 64,
     "min_compression_rate": 0,
@@ -96,4 +96,4 @@ SUBJECTS = {
         waivers={**_LOCAL, **_NOT_LINEAR},
     ),
 }
-"""By name; the other presets differ from ddp in nothing that a check could tell."""
+"""Subjects by name. The other presets differ from ddp in ways that no check can tell."""

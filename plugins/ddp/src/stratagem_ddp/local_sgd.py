@@ -16,7 +16,7 @@ from torch import nn
 from stratagem import ConfigError
 
 AUTO_PERIOD = 4
-"""Optimizer steps between averages at the lowest level of a hierarchy that is derived."""
+"""Optimizer steps between averages at the lowest level of a derived hierarchy."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def check_levels(sizes: Mapping[Any, Any]) -> tuple[Level, ...]:
     """Read "period → group size", lowest level first.
 
     Raises:
-        ConfigError: they don't make a hierarchy.
+        ConfigError: the periods and sizes don't form a hierarchy.
     """
     levels = [Level(period, sizes[period]) for period in sizes]
     whole = all(isinstance(n, int) and n >= 1 for level in levels for n in (level.period, level.size))
@@ -48,11 +48,11 @@ def check_levels(sizes: Mapping[Any, Any]) -> tuple[Level, ...]:
 
 
 def derived_levels(world_size: int, subgroup_size: int) -> tuple[Level, ...]:
-    """Return a hierarchy for this number of ranks: groups double, as far as that divides, and periods with them.
+    """Return a hierarchy for this number of ranks: group sizes and periods double as long as the sizes divide it.
 
     Args:
         world_size: number of ranks.
-        subgroup_size: how many average their gradients anyway.
+        subgroup_size: number of ranks that average their gradients in every step.
     """
     levels, size, period = [], subgroup_size * 2, AUTO_PERIOD
     while size < world_size and world_size % size == 0:
@@ -62,10 +62,10 @@ def derived_levels(world_size: int, subgroup_size: int) -> tuple[Level, ...]:
 
 
 def fitting_levels(levels: tuple[Level, ...], world_size: int) -> tuple[Level, ...]:
-    """Return `levels`, which suit this number of ranks.
+    """Check that `levels` fit this number of ranks, and return them.
 
     Raises:
-        ConfigError: a size doesn't divide the number of ranks, or the last one isn't it.
+        ConfigError: a size doesn't divide the number of ranks, or the last size isn't equal to it.
     """
     for level in levels:
         if world_size % level.size:
@@ -85,12 +85,12 @@ def fitting_subgroup(asked: int | None, world_size: int, local_world_size: int) 
     """Return how many neighbouring ranks average their gradients at every step.
 
     Args:
-        asked: by the user; None takes the ranks of a node, or on a single node each rank alone.
+        asked: the user's number; None is the number of ranks on a node, or 1 on a single node.
         world_size: number of ranks.
-        local_world_size: how many of them are on this node.
+        local_world_size: number of ranks on this node.
 
     Raises:
-        ConfigError: what was asked doesn't divide the number of ranks.
+        ConfigError: the user's number doesn't divide the number of ranks.
     """
     size = asked if asked is not None else (local_world_size if local_world_size < world_size else 1)
     if world_size % size:
@@ -101,14 +101,14 @@ def fitting_subgroup(asked: int | None, world_size: int, local_world_size: int) 
 
 
 class LocalSGD:
-    """Averages parameters over ranks, by the number of optimizer steps.
+    """Averages parameters over ranks every few optimizer steps.
 
     Args:
-        parameters: those that are trained, in the same order on every rank.
-        groups: period in optimizer steps and group, None for all ranks, lowest level first; of two that are
-            due, the higher one goes.
-        warm_up: optimizer steps before any average.
-        drifts: whether replicas differ between averages, since gradients aren't averaged over all ranks.
+        parameters: the trained parameters, in the same order on every rank.
+        groups: (period in optimizer steps, process group or None for all ranks), lowest level first. If two levels
+            are due, the higher one is used.
+        warm_up: optimizer steps before the first average.
+        drifts: whether replicas differ between averages, because gradients aren't averaged over all ranks.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LocalSGD:
         """Optimizer steps so far."""
 
     def include(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average these as well; those that were trained before stay, frozen as they differ between ranks."""
+        """Average these parameters, too. Earlier ones stay included: even frozen, they differ between ranks."""
         known = self.ids
         self._parameters += [parameter for parameter in parameters if id(parameter) not in known]
 
@@ -141,7 +141,7 @@ class LocalSGD:
         return self._may_drift and self.steps > self._warm_up and dist.get_world_size() > 1
 
     def after_step(self) -> None:
-        """Count an optimizer step, and average where it is time. Collective."""
+        """Count an optimizer step, and average parameters if a period is over. Collective."""
         since = self.steps - self._warm_up
         self.steps += 1
         if since < 0:
@@ -152,13 +152,13 @@ class LocalSGD:
                 return
 
     def agree(self) -> None:
-        """Give all ranks the average of their parameters, where they differ. Collective."""
+        """Replace all ranks' parameters by their average, if they differ. Collective."""
         if self.drifted:
             average([parameter.data for parameter in self._parameters])
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Give all ranks the average of their parameters meanwhile, where they differ. Collective."""
+        """While active, all ranks have the average of their parameters; afterwards their own again. Collective."""
         if not self.drifted:
             yield
             return

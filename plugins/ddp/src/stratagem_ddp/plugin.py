@@ -1,4 +1,4 @@
-"""What stratagem-ddp offers."""
+"""Registers the components of stratagem-ddp."""
 
 from __future__ import annotations
 

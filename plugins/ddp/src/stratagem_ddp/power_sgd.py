@@ -1,4 +1,4 @@
-"""`PowerSGDMemory`: what PowerSGD remembers, under parameters' names instead of buckets'."""
+"""`PowerSGDMemory`: PowerSGD's memory, by names of parameters instead of indices of buckets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Named = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class PickledPowerSGD:
-    """A user's `PowerSGDState` on its way to a worker.
+    """A picklable form of a user's `PowerSGDState`, for sending it to workers.
 
-    torch's own pickle asks for the process group, which a worker doesn't have yet when it gets the strategy.
+    Unpickling torch's own class needs the process group, which a worker doesn't have yet when it gets the strategy.
     """
 
     slots: Mapping[str, Any]
 
     @classmethod
     def of(cls, state: PowerSGDState) -> PickledPowerSGD:
-        """Restore all but the group.
+        """Take everything from a state except the process group.
 
         Raises:
             ConfigError: the state names a process group, which cannot be pickled for other processes.
@@ -50,13 +50,13 @@ class PickledPowerSGD:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A parameter in a bucket, whose gradient PowerSGD sees as a matrix."""
+    """A parameter in a bucket. PowerSGD treats its gradient as a matrix."""
 
     name: str
     rows: int
     columns: int
     rank: int
-    """Columns of its two factors; 0 where it isn't compressed."""
+    """Columns of its two factors; 0 if it isn't compressed."""
 
     @property
     def size(self) -> int:
@@ -64,14 +64,14 @@ class _Matrix:
 
 
 class PowerSGDMemory:
-    """Runs torch's hook, and keeps its memory where the arrangement of buckets changes.
+    """Runs torch's PowerSGD hook, and keeps its memory when the buckets change.
 
-    torch remembers by a bucket's index what compression lost and which factors it found. DDP
-    arranges buckets again after its first backward, so that a resumed run meets other buckets than
-    the interrupted one had; under the names of parameters the memory outlives both.
+    Torch stores compression errors and factors by a bucket's index. DDP rebuilds buckets after its first
+    backward, so a resumed run has other buckets than the interrupted run had. Stored by names of parameters, the
+    memory survives both.
 
     Args:
-        state: torch's, before its first use.
+        state: torch's state, before its first use.
         names: id of each parameter → its name.
     """
 
@@ -90,20 +90,20 @@ class PowerSGDMemory:
             if index == 0:
                 self._before = None
             if matrices != self._layouts.get(index):
-                # Buckets come in order, so nothing of this backward has been remembered at the first.
+                # Buckets come in order, so at the first one, the memory has nothing of this backward yet.
                 self._before = self._before or self.remembered()
                 self._lay_out(index, matrices, bucket.buffer(), *self._before)
             if bucket.is_last():
                 self._before, self._restored = None, ({}, {})
         reduced = powerSGD_hook(state, bucket)
         if bucket.buffer().device.type == "cpu":
-            # What follows on a bucket's first message is sent by gloo's threads, in whatever order against the
-            # next bucket's, or against DDP's own for unused parameters: ranks would take one for the other.
+            # gloo's threads send a bucket's later messages, in any order relative to the next bucket's messages and
+            # to DDP's own messages for unused parameters. Without this wait, ranks would mix them up.
             reduced.wait()
         return reduced
 
     def remembered(self) -> tuple[Named, Named]:
-        """Return by name what compression lost here, and the right factors; between two backwards."""
+        """Return this rank's compression errors and the right factors, by name. Call it between two backwards."""
         errors, factors = dict(self._restored[0]), dict(self._restored[1])
         for index, matrices in self._layouts.items():
             lost = self.state.error_dict.get(index)
@@ -116,7 +116,7 @@ class PowerSGDMemory:
         return errors, factors
 
     def rollback(self) -> Callable[[], None]:
-        """Return what takes back all that is remembered from now on; between two backwards."""
+        """Return a function that resets the memory to its current state. Call both between two backwards."""
         errors, factors = (
             {name: value.clone() for name, value in each.items()} for each in self.remembered()
         )
@@ -129,37 +129,37 @@ class PowerSGDMemory:
         return take_back
 
     def forget_layout(self) -> None:
-        """Keep what is remembered by name alone, as for other buckets; between two backwards."""
+        """Keep the memory by name only, since the buckets will change. Call it between two backwards."""
         self._restored, self._layouts = self.remembered(), {}
         for memory in (self.state.error_dict, self.state.p_memory_dict, self.state.q_memory_dict):
             memory.clear()
 
     def restore(self, errors: Named, factors: Named, counters: Mapping[str, Any]) -> None:
-        """Restore what `remembered` and `counters` returned."""
+        """Restore the results of `remembered` and `counters`."""
         self._restored = (errors, factors)
         self.state.iter = counters["iter"]
         kind, keys, *rest = counters["rng"]
         self.state.rng.set_state((kind, keys, *rest))
 
     def counters(self) -> dict[str, Any]:
-        """Return the values that aren't tensors, the same on all ranks."""
+        """Return the state's non-tensor values, which are the same on all ranks."""
         return {"iter": self.state.iter, "rng": list(self.state.rng.get_state())}
 
     def _lay_out(
         self, index: int, matrices: tuple[_Matrix, ...], like: torch.Tensor, errors: Named, factors: Named
     ) -> None:
-        """Put what is remembered of these parameters where torch looks for it."""
+        """Put the memory of these parameters where torch looks for it."""
         state = self.state
         for memory in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
             memory.pop(index, None)
         if any(matrix.name in errors for matrix in matrices):
-            # Nothing was lost yet of those that weren't trained before.
+            # Parameters that weren't trained before have no error yet.
             lost = (errors.get(matrix.name, like.new_zeros(matrix.size)) for matrix in matrices)
             state.error_dict[index] = _joined(lost, like)
         compressed = _compressed(matrices)
         if compressed and all(matrix.name in factors for matrix in compressed):
             state.q_memory_dict[index] = _joined((factors[matrix.name] for matrix in compressed), like)
-            # Left factors are computed from the right ones before they are read.
+            # Uninitialized: left factors are computed from the right ones before they are read.
             state.p_memory_dict[index] = like.new_empty(
                 sum(matrix.rows * matrix.rank for matrix in compressed)
             )
@@ -174,7 +174,7 @@ class PowerSGDMemory:
 
 
 def _compressed(matrices: Iterable[_Matrix]) -> list[_Matrix]:
-    """Return the compressed ones in the order of torch's memory: those of one shape side by side."""
+    """Return the compressed matrices in the order of torch's memory, grouped by shape."""
     shapes: dict[tuple[int, int], list[_Matrix]] = {}
     for matrix in matrices:
         if matrix.rank:

@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from stratagem_ddp.strategy import DDPStrategy
 
 OWN = "ddp/rank"
-"""With a rank and a slash, the beginning of the names of what a rank has for itself in a checkpoint."""
+"""Prefix of a rank's own tensors in a checkpoint; the rank and a slash follow."""
 FACTORS = "ddp/factor/"
-"""The beginning of the names of what PowerSGD found, the same on all ranks."""
+"""Prefix of PowerSGD's factors in a checkpoint. They are the same on all ranks."""
 
 
 class DDPPrepared(TrackedGradients):
     """A replica under DistributedDataParallel. Evaluation calls the replica itself.
 
-    Under local SGD the ranks' parameters and optimizer states differ. A checkpoint has their averages, which
-    evaluations use and from which any other strategy or number of ranks resumes. It also has each rank's
-    own values, so that as many ranks continue exactly.
+    Under local SGD, the ranks' parameters and optimizer states differ. A checkpoint has their averages, which
+    evaluations use, and from which any other strategy or number of ranks resumes. It also has each rank's
+    own values, so that the same number of ranks continues exactly.
     """
 
     _in_backward = False
@@ -66,9 +66,7 @@ class DDPPrepared(TrackedGradients):
         def construct(module: nn.Module) -> DistributedDataParallel:
             nonlocal settings
             ddp = settings.configure_ddp(module, request.device)
-            settings = (
-                strategy.without_init_sync()
-            )  # the next ones are over parameters that have been trained
+            settings = strategy.without_init_sync()  # later ones wrap parameters that have been trained
             return ddp
 
         self._tracked = TrackedDDP(
@@ -98,7 +96,7 @@ class DDPPrepared(TrackedGradients):
         refuse_unfit(request, self.optimizers, self._hook_state)
         self._refuse_unfit = partial(refuse_unfit, request, self.optimizers, self._hook_state)
         self._local = local_sgd(strategy, self._replica, self._hook_state, request.collectives)
-        self._windows = count()  # they name windows, the same on all ranks
+        self._windows = count()  # numbers of accumulation windows, the same on all ranks
         self._has_loss = False
         self._expects_reduction = False
         """Whether a forward has prepared a reduction since the last backward."""
@@ -138,14 +136,14 @@ class DDPPrepared(TrackedGradients):
         return output
 
     def _follow(self) -> None:
-        """Let go of what went by the parameters that required gradients before. Collective where they changed."""
+        """Reset state that depends on which parameters require gradients. Collective if these have changed."""
         if not torch.is_grad_enabled():
             return
         averages = not self._tracked.is_abandoned
         if not self._tracked.follow():
             return
         if self._gradients is not None:
-            self._gradients.expects_reduction = False  # the reducer that was to do it is gone
+            self._gradients.expects_reduction = False  # its reducer has been replaced
         if averages:
             self._note_average()
         self.module = self._tracked.module
@@ -158,12 +156,12 @@ class DDPPrepared(TrackedGradients):
             )
 
     def _reduce_without_loss(self, window: int) -> None:
-        """Reduce what this window's other micro-batches left; leave no gradient where no rank had a loss."""
+        """Reduce gradients of this window's other micro-batches; drop them if no rank had a loss."""
         if self._has_loss:
             self._tracked.reduce_without_loss(super().backward)
             self._note_average()
             return
-        # Sent before the reduction, which no rank finishes before all have come to it, and read after it.
+        # Announce before the reduction and read after it: no rank finishes the reduction before all have begun it.
         name, size = self._group_without_loss(window)
         self._exchange.announce(name)
         state = self._hook_state
@@ -178,7 +176,7 @@ class DDPPrepared(TrackedGradients):
             forget()
 
     def _group_without_loss(self, window: int) -> tuple[str, int]:
-        """Return a name for a window among the ranks that average their gradients, and how many these are."""
+        """Return a name for a window among the ranks that average gradients, and the number of these ranks."""
         state, world_size, rank = self._hook_state, self._collectives.world_size, self._collectives.rank
         name = f"none/{window}"
         if not isinstance(state, PostLocalSGDState) or state.iter < state.start_localSGD_iter:
@@ -201,11 +199,11 @@ class DDPPrepared(TrackedGradients):
             yield
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        self._follow()  # one that is constructed within the context would reduce nevertheless
+        self._follow()  # a DDP constructed within the context would still reduce
         ddp = self._tracked.ddp
         return nullcontext() if ddp is None else ddp.no_sync()
 
-    # Of this module it completes gradients here; those of other modules are completed before their step.
+    # It completes this module's gradients. Gradients of other modules are completed before their step.
     @skippable
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if self._gradients is None:
@@ -255,7 +253,7 @@ class DDPPrepared(TrackedGradients):
         super().average_gradients(index)
         self._tracked.forget_stray()
 
-    # Without local SGD it does what its base does.
+    # Without local SGD it does the same as its base class.
     @skippable
     def step(self, index: int, closure: Callable[[], Any] | None = None) -> bool:
         applied = super().step(index, closure)
@@ -266,7 +264,7 @@ class DDPPrepared(TrackedGradients):
     def replicas(self) -> Iterator[tuple[str, Any]]:
         if self._local is None:
             return super().replicas()
-        # Between two averages the ranks' parameters and optimizer states differ.
+        # Between two averages, the ranks' parameters and optimizer states differ.
         own, named = self._local.ids, self.original_module.named_parameters()
         return ((f"parameter {name!r}", parameter) for name, parameter in named if id(parameter) not in own)
 
@@ -316,7 +314,9 @@ class DDPPrepared(TrackedGradients):
         local = hidden.get("local_sgd", {})
         self._tracked.restore_order(hidden.get("bucket_order"))
         if self._local is not None:
-            self._local.steps = 0  # what is filled below are the parameters, not copies of their averages
+            self._local.steps = (
+                0  # so that the parameters themselves are loaded, not copies of their averages
+            )
         same = reader.world_size == self._collectives.world_size
         if self._local is not None and local.get("drifted") and same:
             super().load(OwnPart(reader, f"{OWN}{self._collectives.rank}/"), state)
@@ -333,7 +333,7 @@ class DDPPrepared(TrackedGradients):
             for rank in self._ranks(reader):
                 for name, error in self._read(reader, f"{OWN}{rank}/error/").items():
                     errors[name].append(error)
-            # What another number of ranks lost is distributed: its mean is what gradients lack.
+            # With another number of ranks, each gets the mean error: that is what averaged gradients lack.
             mean = {name: torch.stack(of_ranks).mean(0) for name, of_ranks in errors.items()}
             self._hook_state.restore(mean, self._read(reader, FACTORS), hidden["power_sgd"])
 
@@ -355,7 +355,7 @@ class DDPPrepared(TrackedGradients):
         return self._local is not None and self._local.drifted
 
     def _averaged(self, tensors: dict[str, torch.Tensor], names: Collection[str]) -> dict[str, torch.Tensor]:
-        """Return `tensors` with copies of those in `names` averaged, where all ranks have them. Collective."""
+        """Return `tensors`; those in `names` that all ranks have are replaced by averaged copies. Collective."""
         ours = [name for name in tensors if name in names and tensors[name].is_floating_point()]
         everywhere = set(ours).intersection(*self._collectives.gather_objects(ours))
         copies = {

@@ -1,4 +1,4 @@
-"""Letting DistributedDataParallel reduce where no backward reaches its parameters."""
+"""Makes DistributedDataParallel reduce although no backward reaches its parameters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stratagem_ddp.torch_private import mark_ready
 
 
 class NoneAllowed(nn.Module):
-    """Returns what `module` returns, with `nothing` in the place of None.
+    """Calls `module`, and returns `nothing` in place of None.
 
-    DistributedDataParallel looks for tensors in what a forward returns, and fails where there are none.
+    DistributedDataParallel looks for tensors in a forward's output, and fails on None.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.nothing = torch.zeros(())  # comes out of DistributedDataParallel as the same object
+        self.nothing = torch.zeros(())  # DistributedDataParallel returns the same object
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self.module(*args, **kwargs)
@@ -29,7 +29,7 @@ class NoneAllowed(nn.Module):
 
 
 class _MarkReady(torch.autograd.Function):
-    """Runs a function where torch lets a reducer finish: in a backward."""
+    """Runs a function in a backward, the only place where torch lets a reducer finish."""
 
     @staticmethod
     def forward(ctx: Any, start: torch.Tensor, mark: Callable[[], None]) -> torch.Tensor:
@@ -48,22 +48,22 @@ def reduce_as_they_are(
     order: Sequence[int] | None,
     backward: Callable[[torch.Tensor], None],
 ) -> None:
-    """Reduce the gradients that parameters have by now, zeros where they have none, without a backward of theirs.
+    """Reduce the current gradients of parameters without a backward. A missing gradient counts as zeros.
 
-    No hook of a parameter is called. Where `ddp` finds unused parameters, those without a gradient count
-    as such. Collective; other ranks may run a common backward instead.
+    Parameter hooks aren't called. With find_unused_parameters, those without a gradient count as unused.
+    Collective; other ranks may run an ordinary backward instead.
 
     Args:
-        ddp: whose reducer isn't in a backward.
+        ddp: must not be in a backward.
         parameters: those that `ddp` reduces.
-        order: positions of all these parameters, in which they become ready; in any order if None.
+        order: positions of all these parameters, in the order in which they become ready; None for any order.
         backward: runs the backward of a scalar.
     """
     reducer: Any = ddp.reducer
-    # The forward that ran, if any, has found no parameter in its output; what follows reaches all of them.
+    # A forward without a loss has marked all parameters unused; prepare again so that all are reached.
     finds_unused = ddp.find_unused_parameters and not ddp.static_graph
     if finds_unused:
-        # Those that are frozen by now count as unused, which marks them ready.
+        # Parameters frozen since count as unused, which marks them ready.
         order = [index for index, parameter in enumerate(parameters) if parameter.requires_grad]
         reducer.prepare_for_backward([_touching(parameters[index] for index in order)])
     else:
@@ -79,6 +79,6 @@ def reduce_as_they_are(
 
 
 def _touching(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return a tensor whose graph reaches all parameters, and copies none."""
+    """Return a tensor whose graph reaches all parameters without copying them."""
     with torch.enable_grad():
         return torch.stack([p.flatten()[:0].sum().real.float() for p in parameters]).sum()

@@ -1,4 +1,4 @@
-"""Putting a strategy's communication hook onto a module, and what must be averaged in addition."""
+"""Registers a strategy's communication hook, and sets up averages of parameters."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def hook_state(strategy: DDPStrategy, module: nn.Module, collectives: Collective
 
 
 def refuse_own_parameters(module: nn.Module) -> None:
-    """Refuse parameters that each rank is to have for itself.
+    """Refuse parameters that the user excludes from averaging.
 
     Raises:
-        ConfigError: the module has the attribute that asks DistributedDataParallel for it.
+        ConfigError: the module has the attribute that excludes parameters from DistributedDataParallel.
     """
     ignored = left_out(module)
     if ignored:
@@ -67,7 +67,7 @@ def refuse_own_parameters(module: nn.Module) -> None:
 
 
 def register(strategy: DDPStrategy, ddp: DistributedDataParallel, state: Any) -> None:
-    """Let `ddp` reduce its buckets by the strategy's hook."""
+    """Make `ddp` reduce its buckets with the strategy's hook."""
     hook = (
         HOOKS[strategy.ddp_comm_hook] if isinstance(strategy.ddp_comm_hook, str) else strategy.ddp_comm_hook
     )
@@ -85,7 +85,7 @@ def register(strategy: DDPStrategy, ddp: DistributedDataParallel, state: Any) ->
 def local_sgd(
     strategy: DDPStrategy, module: nn.Module, state: Any, collectives: Collectives
 ) -> LocalSGD | None:
-    """Return what averages parameters after steps; None where nothing does. Collective."""
+    """Return the object that averages parameters after steps; None without such averages. Collective."""
     if strategy.model_averaging_period is None and strategy.period_group_size is None:
         return None
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -96,10 +96,10 @@ def local_sgd(
 
 
 def refuse_unfit(request: SetupRequest, optimizers: tuple[Optimizer, ...], state: Any) -> None:
-    """Refuse what would silently train something else.
+    """Refuse combinations that would silently train wrongly.
 
     Raises:
-        ConfigError: what doesn't go with PowerSGD or local SGD, and what to use instead.
+        ConfigError: names what can't be combined with PowerSGD or local SGD, and what to use instead.
     """
     remembers = isinstance(state, PowerSGDMemory) and state.state.use_error_feedback
     local = isinstance(state, PostLocalSGDState)
@@ -131,7 +131,7 @@ def refuse_unfit(request: SetupRequest, optimizers: tuple[Optimizer, ...], state
 
 
 def _is_zero(optimizer: Optimizer) -> bool:
-    # Importing the class takes long, and warns.
+    # By name, since importing the class is slow and warns.
     return any(cls.__name__ == "ZeroRedundancyOptimizer" for cls in type(optimizer).__mro__)
 
 
@@ -163,6 +163,6 @@ def _subgroup_size(strategy: DDPStrategy, collectives: Collectives) -> int:
     given = strategy.ddp_comm_state
     asked = given.get("subgroup_size") if isinstance(given, Mapping) else None
     per_node = Counter(collectives.gather_objects(collectives.node_rank)).values()
-    # Neighbouring ranks are of one node only where all nodes have equally many.
+    # Groups of neighbouring ranks match nodes only if all nodes have equally many ranks.
     local = min(per_node) if len(set(per_node)) == 1 else 1
     return fitting_subgroup(asked, collectives.world_size, local)

@@ -1,4 +1,4 @@
-"""Replicas without DistributedDataParallel: those that aren't trained, and those whose module steps by hand."""
+"""Replicas without DistributedDataParallel: for runs without training, and for manual optimization."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class ReplicaPrepared(TrackedGradients):
-    """A replica that starts as rank 0's and isn't trained by DistributedDataParallel.
+    """A replica that starts with rank 0's values and doesn't use DistributedDataParallel.
 
-    Gradients are averaged after each backward: your own training loop may step an optimizer that it made after
-    `setup`, or change parameters by hand.
+    Gradients are averaged after each backward, since your own training loop may step an optimizer that it created
+    after `setup`, or change parameters itself.
 
     Args:
-        request: as everywhere.
+        request: as the `setup` hook received it.
         local_buffers: whether each rank keeps its own buffers.
     """
 
     def __init__(self, request: SetupRequest, *, local_buffers: bool = False) -> None:
         super().__init__(request)
         self._rank_buffers = RankBuffers(request.original_module, request.collectives, local=local_buffers)
-        # As DistributedDataParallel does when it is made.
+        # As DistributedDataParallel does in its constructor.
         broadcast_coalesced((*self.module.parameters(), *self.module.buffers()))
         self._gradients: GradientTracker | None = None
         if request.collectives.world_size > 1:
@@ -74,13 +74,13 @@ class ReplicaPrepared(TrackedGradients):
 class ManualDDPPrepared(ReplicaPrepared):
     """Averages gradients after each backward that the module runs itself.
 
-    DistributedDataParallel expects one backward per forward, and the forward before it; a module
-    that steps several optimizers, as a GAN does, has neither. Averaging a gradient again leaves what
-    is already equal on all ranks as it is, so gradients may accumulate over backwards.
+    DistributedDataParallel expects each forward to be followed by one backward. A module that steps several
+    optimizers, such as a GAN, doesn't do that. Averaging equal gradients again doesn't change them, so gradients
+    may accumulate over backwards.
 
     Args:
-        request: as everywhere.
-        dtype: that gradients are averaged in; None for their own.
+        request: as the `setup` hook received it.
+        dtype: in which gradients are averaged; None for their own dtype.
         local_buffers: whether each rank keeps its own buffers.
     """
 
@@ -90,7 +90,7 @@ class ManualDDPPrepared(ReplicaPrepared):
         self._syncing, self._in_backward = True, False
         super().__init__(request, local_buffers=local_buffers)
         self._dtype = dtype
-        # Those that are frozen now, too: they may be unfrozen later.
+        # Including frozen ones, which may be unfrozen later.
         self._trainable = [p for p in self.module.parameters() if p.is_floating_point() or p.is_complex()]
 
     def manual_step(self, *args: Any) -> Any:
@@ -129,7 +129,7 @@ class ManualDDPPrepared(ReplicaPrepared):
                 dist.all_reduce(flat)
                 flat.div_(dist.get_world_size())
             else:
-                # Divided first: a sum overflows earlier than a mean.
+                # Divide first: a float16 sum overflows earlier than a mean.
                 sent = flat.to(self._dtype).div_(dist.get_world_size())
                 dist.all_reduce(sent)
                 flat.copy_(sent)

@@ -38,15 +38,15 @@ OWN = ("module", "device_ids", "output_device", "process_group", "device_mesh")
 
 
 class DDPOptions(ProcessGroupOptions, total=False):
-    """Options of `DDPStrategy` and of strategies derived from it: what shards or wraps a replica takes them, too.
+    """Options of `DDPStrategy` and of strategies derived from it.
 
-    All but the first are those of `torch.nn.parallel.DistributedDataParallel`; some versions of torch lack some.
+    All except `buffers` are keywords of `torch.nn.parallel.DistributedDataParallel`; older torch lacks some.
     """
 
     buffers: Literal["equal", "local"]
-    """"equal" gives all ranks rank 0's in each training forward, and refuses buffers other than running statistics
-    that have come to differ; by "local", which is also torch's `forward_sync_buffers=False`, each rank keeps its own,
-    also in checkpoints."""
+    """"equal" gives all ranks rank 0's buffers in each training forward, and refuses buffers that differ, except
+    running statistics. With "local", each rank keeps its own buffers, also in checkpoints. Torch's
+    `forward_sync_buffers=False` means the same as "local"."""
     batched_grad_copy: bool
     broadcast_buffers: bool | None
     bucket_cap_mb: float | None
@@ -68,8 +68,8 @@ class DDPStrategy(ProcessGroupStrategy):
     """DistributedDataParallel in one process per device, on one node or several.
 
     Args:
-        ddp_comm_state: settings of a named `ddp_comm_hook`, as {"matrix_approximation_rank": 2}; for a
-            function its state, as `PowerSGDState` or `PostLocalSGDState`.
+        ddp_comm_state: settings of a named `ddp_comm_hook`, as {"matrix_approximation_rank": 2}; for a hook
+            function, its state, as `PowerSGDState` or `PostLocalSGDState`.
         ddp_comm_hook: reduces a bucket of gradients instead of DDP's own all-reduce: "fp16", "bf16",
             "powersgd", "post_local_sgd", or a function; see `torch.distributed.algorithms.ddp_comm_hooks`.
         ddp_comm_wrapper: applied to `ddp_comm_hook`, as `fp16_compress_wrapper`.
@@ -77,11 +77,11 @@ class DDPStrategy(ProcessGroupStrategy):
             "post_local_sgd", from its `start_localSGD_iter` on.
         period_group_size: average parameters in groups of neighbouring ranks, as {4: 2, 8: 4}: every 4
             steps in groups of 2, every 8 in groups of 4; "auto" derives it from the number of ranks.
-        options: those of `DDPOptions`, which are `ProcessGroupOptions`, `buffers` and keywords of
+        options: those of `DDPOptions`: `ProcessGroupOptions`, `buffers` and keywords of
             `torch.nn.parallel.DistributedDataParallel`.
 
     Raises:
-        ConfigError: a keyword that neither this class nor DistributedDataParallel has.
+        ConfigError: neither this class nor DistributedDataParallel has a keyword, or values contradict each other.
     """
 
     buffers: Literal["equal", "local"] = "equal"
@@ -106,7 +106,7 @@ class DDPStrategy(ProcessGroupStrategy):
         self.init_sync = bool(kwargs.pop("init_sync", True))
         buffers = kwargs.pop("buffers", "equal")
         check_buffers(buffers)
-        # torch calls it forward_sync_buffers since 2.13, and warns of broadcast_buffers.
+        # torch 2.13 renamed broadcast_buffers to forward_sync_buffers, and warns about the old name.
         known = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
         synced = [kwargs[name] for name in ("broadcast_buffers", "forward_sync_buffers") if name in kwargs]
         self.buffers = "local" if False in synced else buffers
@@ -179,13 +179,13 @@ class DDPStrategy(ProcessGroupStrategy):
             )
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Hooks work on buckets of dense gradients."""
+        """Leave out sparse gradients with a communication hook, which needs buckets of dense gradients."""
         if self.ddp_comm_hook is None:
             return declared
         return replace(declared, features=declared.features - {"sparse_gradients"})
 
     def check_run(self, run: Run) -> None:
-        """Refuse sizes of groups that don't go with the number of processes."""
+        """Refuse group sizes that don't fit the number of processes."""
         sizes, hook, given = self.period_group_size, self.ddp_comm_hook, self.ddp_comm_state
         if isinstance(sizes, Mapping) and run.plan.is_elastic:
             raise ConfigError(
@@ -204,27 +204,27 @@ class DDPStrategy(ProcessGroupStrategy):
     def configure_ddp(self, module: nn.Module, device: torch.device) -> DistributedDataParallel:
         """Wrap `module`, which is on `device`; override it to wrap differently. Collective.
 
-        Called again when other parameters require gradients than before, of an object like this one whose
-        `init_sync` is False; at first it says whether parameters and buffers are to become rank 0's.
+        The first call uses `init_sync` as given: whether to broadcast rank 0's parameters and buffers. It is called
+        again, on a copy of the strategy with `init_sync=False`, whenever other parameters require gradients.
         """
         device_ids = None if device.type == "cpu" else [device]
         with warnings.catch_warnings():
-            # Its successor sends buffers at the start, and isn't what was asked for.
+            # forward_sync_buffers isn't the same: it broadcasts buffers at the start.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            # The command line reads off this call which keywords there are.
+            # The command line reads the available keywords from this call.
             return DistributedDataParallel(
                 module, device_ids=device_ids, init_sync=self.init_sync, **self.ddp_kwargs
             )
 
     def without_init_sync(self) -> DDPStrategy:
-        """Return the same settings for a module that has rank 0's parameters and buffers, or has been trained."""
+        """Return a copy without the initial broadcast, for a module that is already equal on all ranks."""
         settings = object.__new__(type(self))
         settings.__dict__.update(vars(self), init_sync=False)
         return settings
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a replica whose gradients are averaged over ranks."""
+        """Return a replica whose gradients are averaged over ranks."""
         if not request.loop.training:
             return ReplicaPrepared(request, local_buffers=self.buffers == "local")
         if request.loop.manual:
@@ -232,10 +232,10 @@ class DDPStrategy(ProcessGroupStrategy):
         return DDPPrepared(request, self)
 
     def manual_dtype(self) -> torch.dtype | None:
-        """Return the dtype in which manual optimization averages gradients; None for their own.
+        """Return the dtype in which manual optimization averages gradients; None for their own dtype.
 
         Raises:
-            ConfigError: the hook, or averages of parameters, can't do without DDP's buckets.
+            ConfigError: the hook needs DDP's buckets, or parameters are averaged.
         """
         hook, averages = self.ddp_comm_hook, self.model_averaging_period or self.period_group_size
         if hook is None and averages is None:

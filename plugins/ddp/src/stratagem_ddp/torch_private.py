@@ -1,8 +1,8 @@
-"""What this plugin uses of torch that torch keeps private in addition to that of `stratagem_sharding.torch_private`.
+"""Private names of torch that this plugin uses, in addition to those in `stratagem_sharding.torch_private`.
 
-All of it, each with the reason.
+Each has its reason.
 
-plugins/ddp/tests/test_torch_private.py fails when torch changes one, or has a public way.
+plugins/ddp/tests/test_torch_private.py fails when torch changes one, or offers a public API.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 LEFT_OUT = "_ddp_params_and_buffers_to_ignore"
-"""Attribute of a module: names that DistributedDataParallel leaves alone. Users set it, as torch has no argument for
-it (`_set_params_and_buffers_to_ignore_for_model`)."""
+"""Attribute of a module: names of parameters and buffers that DistributedDataParallel ignores. Users set it, since
+torch has no public argument for it (pytorch/pytorch#43690)."""
 
 
 def left_out(module: nn.Module) -> list[str]:
-    """Return the names that a module asks DistributedDataParallel to leave alone."""
+    """Return the names that a module asks DistributedDataParallel to ignore."""
     return list(getattr(module, LEFT_OUT, ()))
 
 
 def mark_ready(ddp: DistributedDataParallel, positions: Iterable[int]) -> None:
-    """Have parameters' gradients, as they are, reduced; call it within a backward, after `prepare_for_backward`.
+    """Mark parameters ready, so that their current gradients are reduced.
 
-    It is what the hook on each parameter calls, and without it a rank that has no gradient can join a reduction
-    only by a backward through all parameters, which calls the user's hooks.
+    Call it within a backward, after `prepare_for_backward`. DDP's own hook on each parameter calls it. Without it, a
+    rank without gradients could only join a reduction by a backward through all parameters, which calls the
+    user's hooks.
 
     Args:
-        ddp: whose reducer was prepared.
-        positions: of parameters among those that it reduces.
+        ddp: its reducer must be prepared.
+        positions: of the parameters, among those that it reduces.
     """
     reducer: Any = ddp.reducer
     for position in positions:
@@ -39,18 +40,18 @@ def mark_ready(ddp: DistributedDataParallel, positions: Iterable[int]) -> None:
 
 
 def rebuild_buckets(ddp: DistributedDataParallel) -> None:
-    """Arrange buckets in the order of the last backward now, and not at the next forward, as torch does itself."""
+    """Rebuild buckets in the order of the last backward now; torch itself does it at the next forward."""
     ddp.reducer._rebuild_buckets()
 
 
 def check_finished(ddp: DistributedDataParallel) -> None:
-    """Raise torch's RuntimeError where the last backward left a gradient without a reduction.
+    """Raise torch's RuntimeError if the last backward left gradients unreduced.
 
-    Torch calls it at the next forward, which is after the optimizer's step with those gradients.
+    Torch checks at the next forward, after the optimizer has already stepped with those gradients.
     """
     ddp.reducer._check_reducer_finalized()
 
 
 def remove_hooks(ddp: DistributedDataParallel) -> None:
-    """Take a reducer's hooks off parameters: there is no public end of a DistributedDataParallel."""
+    """Remove a reducer's hooks from parameters. DistributedDataParallel has no public method to shut down."""
     ddp.reducer._remove_autograd_hooks()

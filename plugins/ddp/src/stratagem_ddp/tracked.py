@@ -1,4 +1,4 @@
-"""`TrackedDDP`: DistributedDataParallel over parameters that may be frozen and unfrozen in mid-run."""
+"""`TrackedDDP`: DistributedDataParallel for parameters that may be frozen and unfrozen during a run."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from stratagem_ddp.ready import NoneAllowed, reduce_as_they_are
 from stratagem_ddp.torch_private import check_finished, rebuild_buckets, remove_hooks
 
 WAIT_S = 60.0
-"""How long a rank on which requires_grad changed waits for the others to come to the same forward."""
+"""How long a rank on which requires_grad changed waits for the others to reach the same forward."""
 
 _requires_grad = attrgetter("requires_grad")
 
 
 class TrackedDDP:
-    """Constructs DistributedDataParallel again when other parameters require gradients than before.
+    """Reconstructs DistributedDataParallel when other parameters require gradients than before.
 
-    torch reduces the gradients of those that required them when it was constructed, and no others.
+    DDP only reduces gradients of parameters that required them when it was constructed.
 
     Args:
         module: on its device; its parameters stay the same objects.
-        named: its parameters, by the names to call them by.
-        construct: makes DistributedDataParallel over what it gets. Collective.
-        register: puts the communication hook onto it.
+        named: its parameters, with their names in messages.
+        construct: wraps a module in DistributedDataParallel. Collective.
+        register: registers the communication hook.
         exchange: between the same ranks.
-        may_drift: gradients are not averaged over all ranks.
+        may_drift: whether gradients are not averaged over all ranks.
 
     Attributes:
         ddp: None while no parameter requires a gradient.
-        module: what to call for a forward in training.
-        nothing: what that returns in the place of None.
+        module: the module to call for a forward in training.
+        nothing: the object that it returns in place of None.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TrackedDDP:
     # Before a forward in training -------------------------------------------------------------------
 
     def follow(self) -> bool:
-        """Construct again if that is due; True if it was. Collective where it is."""
+        """Reconstruct DDP if needed; return whether it was. Collective if it is."""
         flags = list(map(_requires_grad, self._parameters))
         if self._order is None:
             self._note_order()
@@ -94,7 +94,7 @@ class TrackedDDP:
     def _is_due(self, flags: list[bool]) -> bool:
         if self.ddp is None or not self.ddp.find_unused_parameters:
             return True
-        # One that is frozen is found unused: only a new one makes a difference.
+        # DDP finds frozen parameters unused, so only newly trained ones need a new DDP.
         known = {id(parameter) for _, parameter in self._reduced}
         return any(flag and id(p) not in known for flag, p in zip(flags, self._parameters))
 
@@ -115,7 +115,7 @@ class TrackedDDP:
             )
 
     def _average_what_is_there(self) -> None:
-        """Average what earlier micro-batches of the same step left: a new reducer doesn't know of all of it."""
+        """Average gradients of earlier micro-batches of the step: a new reducer may not include all of them."""
         if self.ddp is None or self._may_drift:
             return
         self.check_reduced()
@@ -130,8 +130,8 @@ class TrackedDDP:
     def refuse_changed_flags(self) -> None:
         """Refuse parameters that were frozen or unfrozen since the forward that prepared a reduction.
 
-        DistributedDataParallel would fill the gradient of one that was frozen with zeros, which an optimizer steps.
-        With find_unused_parameters it looks after the forward which parameters the outputs depend on.
+        DistributedDataParallel would fill a frozen parameter's gradient with zeros, and an optimizer would step it.
+        With find_unused_parameters, DDP itself checks after the forward which parameters the outputs depend on.
 
         Raises:
             DataError: names the first one.
@@ -149,7 +149,7 @@ class TrackedDDP:
     # After a backward ---------------------------------------------------------------------------------
 
     def check_reduced(self) -> None:
-        """Refuse to continue where gradients were not reduced.
+        """Refuse to continue if gradients were not reduced.
 
         Raises:
             ConfigError: the loss doesn't depend on all parameters.
@@ -170,7 +170,7 @@ class TrackedDDP:
             raise self.unused(error) from error
 
     def is_reduced(self) -> bool:
-        """Whether the reduction that the last forward prepared is finished, or none was begun."""
+        """Whether the reduction that the last forward prepared has finished, or none has begun."""
         try:
             if self.ddp is not None:
                 check_finished(self.ddp)
@@ -180,24 +180,24 @@ class TrackedDDP:
 
     @property
     def prepares_reduction(self) -> bool:
-        """Whether a forward prepares a reduction of the backward after it."""
+        """Whether a forward now prepares a reduction in the backward after it."""
         return self.ddp is not None and self.ddp.require_backward_grad_sync and torch.is_grad_enabled()
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether gradients that are there are no averages, since a backward has raised."""
+        """Whether current gradients aren't averages, because a backward has raised."""
         return self._abandoned
 
     def forget_stray(self) -> None:
-        """Gradients of parameters that weren't to be reduced have been averaged otherwise."""
+        """Forget gradients of parameters outside of DDP: they have been averaged in another way."""
         self._stray.clear()
 
     def abandon_reduction(self) -> None:
-        """Construct again at the next forward in training, since a reduction won't be finished."""
+        """Reconstruct DDP at the next forward in training, since a reduction won't finish."""
         self._outdated = self._abandoned = True
 
     def unused(self, error: RuntimeError) -> ConfigError:
-        """Return what to raise in the place of torch's complaint about unused parameters."""
+        """Return the error to raise in place of torch's error about unused parameters."""
         found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
         positions = [int(each) for each in found.group(1).split()] if found else []
         names = [self._reduced[index][0] for index in positions if index < len(self._reduced)]
@@ -208,7 +208,7 @@ class TrackedDDP:
         )
 
     def reduce_without_loss(self, backward: Callable[[torch.Tensor], None]) -> None:
-        """Take part in the reduction of the gradients with what is in them, without a loss of this rank.
+        """Join the other ranks' reduction with the current gradients, without a loss on this rank.
 
         Raises:
             DataError: with static_graph=True, which needs the same backward in each step.
@@ -223,7 +223,7 @@ class TrackedDDP:
         reduce_as_they_are(self.ddp, [parameter for _, parameter in self._reduced], None, backward)
 
     def drop_gradients(self) -> None:
-        """Leave no gradient on the reduced parameters."""
+        """Set the gradients of the reduced parameters to None."""
         for _, parameter in self._reduced:
             parameter.grad = None
 
@@ -231,18 +231,18 @@ class TrackedDDP:
 
     @property
     def order(self) -> list[str] | None:
-        """Names of the parameters in the order in which buckets are arranged; None before the first backward.
+        """Names of the parameters in the order of the buckets; None before the first backward.
 
-        gloo adds elements up in an order that depends on their place in a bucket, and torch arranges
-        buckets in the order in which the first gradients became ready: a run that is continued from a
-        checkpoint needs the same arrangement for the same numbers.
+        gloo adds up elements in an order that depends on their place in a bucket, and torch builds buckets in the
+        order in which the first gradients became ready. A resumed run needs the same buckets for bitwise equal
+        results.
         """
         if self._order is None:
             self._note_order()
         return self._order
 
     def restore_order(self, names: list[str] | None) -> None:
-        """Arrange buckets as in a run whose `order` this was, from the next forward on."""
+        """Use a saved `order` for the buckets, from the next forward on."""
         self._replayed = names
         self._outdated = names is not None or self.order is not None
 
@@ -287,32 +287,32 @@ class TrackedDDP:
             if order is not None and sorted(order) == names and _rearranges(self.ddp):
                 self._replay(self.ddp, order)
                 self._replayed = None
-            self._register(self.ddp)  # after: a hook may count or remember what it reduces
+            self._register(self.ddp)  # after the replay, since a hook may count or remember what it reduces
         self._watch_the_others()
 
     _finds_unused = False
 
     def _watch_the_others(self) -> None:
-        """Notice gradients of parameters that aren't reduced."""
+        """Register hooks that record gradients of parameters outside of DDP."""
         reduced = {id(parameter) for _, parameter in self._reduced}
         for parameter in self._parameters:
             if id(parameter) not in reduced and (parameter.is_floating_point() or parameter.is_complex()):
                 self._handles.append(on_gradient(parameter, self._stray.append))
 
     def release(self) -> None:
-        """Let go of the reducer and of all hooks."""
+        """Remove the reducer and all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         if self.ddp is not None:
-            # What keeps the old one alive would otherwise let it reduce beside the new one.
+            # If something keeps the old reducer alive, its hooks would reduce in addition to the new one's.
             remove_hooks(self.ddp)
         self.ddp = None
         self.module = self._inner
 
 
 def _rearranges(ddp: DistributedDataParallel) -> bool:
-    """Whether its first backward arranges buckets; with static_graph it is the second."""
+    """Whether DDP rebuilds buckets after its first backward; with static_graph it does after the second."""
     return not ddp.find_unused_parameters and not ddp.static_graph
 
 

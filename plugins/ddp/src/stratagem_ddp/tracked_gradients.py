@@ -1,4 +1,4 @@
-"""`TrackedGradients`: a replica whose gradients a `GradientTracker` follows."""
+"""`TrackedGradients`: base of replicas whose gradients a `GradientTracker` tracks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TrackedGradients(Prepared):
     """Base of replicas whose gradients are averaged, by DistributedDataParallel or by the strategy itself.
 
-    Subclasses set `_gradients`, None where nothing is averaged, and `_rank_buffers`.
+    Subclasses set `_gradients` (None if nothing is averaged) and `_rank_buffers`.
     """
 
     _gradients: GradientTracker | None

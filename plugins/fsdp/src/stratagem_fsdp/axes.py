@@ -1,4 +1,4 @@
-"""The axes `shard` and `replicate`: what fsdp does with one dimension of a mesh, and with two."""
+"""The axes `shard` and `replicate`: fsdp along one dimension of a mesh, and along two (hybrid sharding)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from stratagem import Prepared
 
 LACKS = frozenset({"sparse_gradients", "whole_optimizer"})
-"""What shards don't stand."""
+"""Features that sharded parameters don't support."""
 
 
 class ShardAxis(Axis):
     """Parameters, gradients and optimizer states in shards along this axis, on torch's `fully_shard`.
 
     Args:
-        size: number of ranks among which they are sharded; "auto" is what the other axes leave.
+        size: number of ranks among which they are sharded; "auto" uses the ranks that the other axes leave.
         auto_wrap_policy: which modules are gathered separately; as for fsdp.
         activation_checkpointing_policy: modules whose activations are computed again in backward; as for fsdp.
     """
@@ -58,7 +58,7 @@ class ShardAxis(Axis):
         self.activation_checkpointing_policy = activation_checkpointing_policy
 
     def apply(self, target: AxisTarget) -> AxisSteps:
-        """Shard the module's units, over the ranks of axes that leave parameters to this one, too."""
+        """Shard the module's units, also over the ranks of axes that leave sharding to this one."""
         request = target.request
         if self.activation_checkpointing_policy is not None:
             what = "activation_checkpointing_policy"
@@ -79,10 +79,10 @@ class ShardAxis(Axis):
 
 
 class ReplicateAxis(Axis):
-    """Copies of the shards along this axis, whose gradients are averaged. `shard` does it, on one rank if need be.
+    """Replicas of the shards along this axis; their gradients are averaged. The axis `shard` does the work.
 
     Args:
-        size: number of copies; "auto" is what the other axes leave.
+        size: number of copies; "auto" uses the ranks that the other axes leave.
     """
 
     name = "replicate"
@@ -95,19 +95,19 @@ class ReplicateAxis(Axis):
     sends = "the gradients of each rank's shards (all-reduce), after they were reduced along shard"
 
     def companions(self) -> Sequence[Axis]:
-        """The axis `shard`, whose units average over both."""
+        """Return the axis `shard`, whose units average gradients over both axes."""
         return (ShardAxis(1),)
 
     def apply(self, target: AxisTarget) -> AxisSteps:
-        """Leave the module to `shard`."""
+        """Do nothing: the axis `shard` transforms the module."""
         return AxisSteps()
 
 
 class _Meshes:
-    """The dimensions over which units are sharded, and over which copies of their shards are averaged.
+    """Finds the mesh dimensions over which a unit is sharded, and over which its replicas are averaged.
 
     Args:
-        target: what is sharded.
+        target: has the module, the mesh and the other axes.
         shard: name of the axis that shards.
     """
 
@@ -116,12 +116,12 @@ class _Meshes:
         self._found: dict[tuple[str, ...], DeviceMesh | None] = {}
 
     def of(self, unit: nn.Module) -> DeviceMesh | None:
-        """Return the mesh of a unit, as `fully_shard` takes it; None where its parameters stay as they are."""
+        """Return the mesh of a unit, as `fully_shard` takes it; None if its parameters aren't sharded."""
         copies, shards = self._target.names("copies"), self._target.names("shards")
         split = self._target.split.get(unit)
         if split is not None:
             shards = [name for name in shards if name != split]
-        # fully_shard has no copies without a dimension of shards.
+        # fully_shard needs a shard dimension to replicate.
         shards = shards or ([self._shard] if copies else [])
         names = (*copies, *shards)
         if names not in self._found:
@@ -131,19 +131,19 @@ class _Meshes:
 
 
 class ShardSteps(AxisSteps):
-    """Averages gradients of parameters that every rank has whole, as those without a dimension.
+    """Averages gradients of unsharded parameters, such as scalars.
 
     Args:
-        whole: these parameters.
-        groups: the ranks of each dimension over which the others are sharded or copied.
-        device: of messages.
+        whole: the unsharded parameters.
+        groups: process groups of the dimensions over which other parameters are sharded or replicated.
+        device: of the tensors that collectives send.
     """
 
     def __init__(self, whole: Sequence[nn.Parameter], groups: Sequence[Any], device: torch.device) -> None:
         self._whole, self._groups, self._device = whole, groups, device
 
     def after_backward(self) -> None:
-        """Average. What is equal on all ranks stays as it is, so that gradients may accumulate over several calls."""
+        """Average gradients. Equal values don't change, so gradients may accumulate over several calls."""
         trained = [each for each in self._whole if each.requires_grad and each.numel()]
         for group in self._groups:
             has_one = [parameter.grad is not None for parameter in trained]
@@ -157,13 +157,13 @@ class ShardSteps(AxisSteps):
 
 
 class PartSteps(ShardSteps):
-    """Gathers units of the part of a module that another axis has given this rank, once per batch.
+    """Gathers the units in this rank's part of a module once per batch. Another axis has divided the module.
 
     Args:
         roots: outermost units.
         groups: as for `ShardSteps`.
-        device: of messages.
-        split: modules of which each rank has parameters of its own.
+        device: of the tensors that collectives send.
+        split: modules that another axis splits, so that each rank has different parameters.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class PartSteps(ShardSteps):
         self._names: dict[int, str] = {}
 
     def begin(self, prepared: Prepared) -> None:
-        """Look for what isn't in a unit: what other axes split of it is filled after `apply`."""
+        """Find the parameters outside of units. Done here, since other axes fill split modules after `apply`."""
         module = prepared.original_module
         self._whole = unsharded(module, self._roots, self._split)
         apart = {id(each) for other in self._split for each in other.parameters(recurse=False)}
@@ -186,7 +186,7 @@ class PartSteps(ShardSteps):
 
     @contextmanager
     def gathered(self, reduces: bool) -> Iterator[None]:
-        """Gather all units before, and free them after: between, ranks may call them unequally often."""
+        """Gather all units before a batch, and reshard them after it: ranks may call units unequally often."""
         units = [unit for root in self._roots for unit in units_of(root)]
         for unit in units:
             unit.unshard()

@@ -1,11 +1,10 @@
-"""`GatherOrder`: ends a run whose ranks gather other units, before they compute with each other's parameters.
+"""`GatherOrder`: ends a run whose ranks gather different units, before they compute with wrong parameters.
 
-All-gathers carry no name: where one rank calls expert 0 and another expert 1, each gets half of either, and
-neither torch nor the backend says a word. So each unit that is about to be gathered is compared with what this
-rank gathered there the last time. As long as that is the same, as nearly always, nothing is asked. Where it
-isn't, a rank waits for the others to come to the same place with the same unit: if they all do, the order has
-changed everywhere; if not, the run ends. A rank that goes another way than all others so far is always one
-that notices.
+An all-gather doesn't say which unit it is for. If one rank calls expert 0 and another expert 1, each gets half of
+both, and neither torch nor the backend reports an error. So each rank compares the unit that it is about to gather
+with the one that it gathered at this position the last time. If they are the same, as nearly always, it doesn't
+communicate. If they differ, the rank waits for all others to reach the same position with the same unit. If all
+do, the order has changed everywhere; if not, the run ends. A rank whose order differs from before always notices.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 WAIT_S = 20.0
-"""How long others may take to come to a block: they compute what is between two of them."""
+"""How long other ranks may take to reach a block: they compute whatever is between two blocks."""
 BACKWARD = "backward()"
-"""Stands among the names of units for a backward within a step."""
+"""Marks a backward within a step in the list of units' names."""
 FIRST_WAIT_S = 120.0
-"""How long to the first one, where nothing was gathered right before: they may be waiting for data."""
+"""How long other ranks may take to reach the first block, if no root was gathered before: they may wait for data."""
 
 
 class GatherOrder:
-    """Compares the order in which units are gathered with the other ranks' order whenever it has changed.
+    """Compares the order of gathered units with the other ranks' order, whenever it changes.
 
     Args:
         units: modules that are gathered separately.
-        root: the one among them that each step calls, if there is one.
+        root: the unit that each step calls, if there is one.
         original_module: the user's module, whose names messages use.
         collectives: all ranks of the run.
         strategy: name of the strategy, for messages.
@@ -60,7 +59,7 @@ class GatherOrder:
         self._now: list[str] = []
         self._trained: tuple[bool, ...] = ()
         self.history = 0
-        """A number of all orders so far, and of which parameters got gradients."""
+        """A hash of all orders so far, and of which parameters got gradients."""
         self._handles: list[RemovableHandle] = []
         self._reduced = ReduceOrder(units, original_module, collectives, strategy)
         if collectives.world_size == 1:
@@ -73,14 +72,14 @@ class GatherOrder:
         for unit in inner:
             assert isinstance(unit, nn.Module)
             hook = partial(self._about_to_gather, names.get(unit, type(unit).__name__))
-            # Before torch's, which gathers.
+            # Before torch's hook, which gathers.
             self._handles.append(unit.register_forward_pre_hook(eager(hook), prepend=True))
 
     def end_forward(self, without_loss: bool = False) -> None:
-        """Note that the outermost call has returned.
+        """Record that the outermost forward has returned.
 
         Args:
-            without_loss: it was a training step's, and returned None: all ranks' must have, and will be asked.
+            without_loss: it was a training step that returned None. `expect_none_everywhere` then asks all ranks.
 
         Raises:
             CombinationError: this rank has gathered fewer units than before, and others more.
@@ -96,14 +95,14 @@ class GatherOrder:
         self._now = []
 
     def abandon_forward(self) -> None:
-        """Forget what was gathered since the last `end_forward`: an exception has ended the forward."""
+        """Forget the units gathered since the last `end_forward`, after an exception in the forward."""
         self._now = []
 
     def begin_backward(self) -> None:
-        """Note a backward that the module runs itself, between two forwards of one step.
+        """Record a backward that the module runs itself, between two forwards of one step.
 
-        A backward gathers units, too. Were it not compared, a rank that calls fewer units before it would wait for
-        other gathers than the rest until the process group's timeout.
+        A backward gathers units, too. Without this comparison, a rank that calls fewer units before it would wait
+        for mismatched gathers until the process group's timeout.
 
         Raises:
             CombinationError: other ranks gather a unit instead.
@@ -112,10 +111,10 @@ class GatherOrder:
             self._about_to_gather(BACKWARD)
 
     def end_backward(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Note which of `parameters` have gradients, once the ranks' have been reduced.
+        """Record which of `parameters` have gradients after the reduction.
 
-        A reduction goes by position, too: ranks that use different parameters of one unit reduce one's gradient
-        with another's.
+        A reduction also matches by position: ranks that use different parameters of a unit would add up gradients of
+        different parameters.
         """
         trained = tuple([parameter.grad is not None for parameter in parameters])
         if trained != self._trained:
@@ -123,13 +122,13 @@ class GatherOrder:
             self.history = number_of([self.history, trained])
 
     def release(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         self._reduced.release()
         for handle in self._handles:
             handle.remove()
 
     def _about_to_gather(self, name: str, *_: Any) -> None:
-        if is_in_backward():  # activations are computed again, in backward's order
+        if is_in_backward():  # activation checkpointing, which follows backward's order
             return
         at = len(self._now)
         if at >= len(self._before) or self._before[at] != name:

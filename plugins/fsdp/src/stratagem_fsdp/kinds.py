@@ -1,4 +1,4 @@
-"""Parameters by kind: torch's optimizers and norms take several at a time only where all lie on one mesh."""
+"""Groups parameters by mesh: torch's optimizers and norms need all tensors of a call on one mesh."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 
 def by_kind(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Return parameters in groups: plain ones, and DTensors by their mesh; in the order of the first of each."""
+    """Group parameters: ordinary ones, and DTensors by mesh, in the order of each group's first parameter."""
     kinds: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         kind = parameter.device_mesh if isinstance(parameter, DTensor) else None

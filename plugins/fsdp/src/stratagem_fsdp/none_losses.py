@@ -1,4 +1,4 @@
-"""Batches whose training_step returned None, where ranks compute a backward together."""
+"""Handles batches whose training_step returned None, although the ranks' backward is collective."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 WAIT_S = 5.0
-"""How long others may take to come to the end of a micro-batch: all have gathered the module for it."""
+"""How long other ranks may take to finish a micro-batch: all have gathered the module for it."""
 
 
 def expect_none_everywhere(collectives: Collectives, batch: int, strategy: str) -> None:
-    """Go on if every rank's micro-batch `batch` has no loss. Called by ranks that have none.
+    """Check that every rank's micro-batch `batch` has no loss. Ranks without a loss call it.
 
     Args:
         collectives: all ranks of the run.
@@ -25,7 +25,7 @@ def expect_none_everywhere(collectives: Collectives, batch: int, strategy: str) 
         strategy: its name, for the message.
 
     Raises:
-        DataError: others have a loss, and wait for this rank in their backward.
+        DataError: other ranks have a loss, and their backward waits for this rank.
     """
     if not collectives.all_arrive(f"None in micro-batch {batch}", WAIT_S):
         raise DataError(
@@ -36,5 +36,5 @@ def expect_none_everywhere(collectives: Collectives, batch: int, strategy: str) 
 
 
 def reduce_kept_gradients(root: FSDPModule) -> None:
-    """Reduce the gradients that earlier backwards left unreduced, though there is no further loss. Collective."""
+    """Reduce gradients that earlier backwards left unreduced, without a further loss. Collective."""
     end_backward(root)

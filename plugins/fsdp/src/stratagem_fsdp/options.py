@@ -1,4 +1,4 @@
-"""The strategy's options, read from every form that torch and its trainers know for them."""
+"""Reads the strategy's options from all forms that torch and other trainers accept."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ RENAMED = {
     "ignored_states": "ignored_modules",
     "process_group": "device_mesh",
 }
-"""Keywords of `fully_shard` and FullyShardedDataParallel, and what they are called here."""
+"""Keywords of `fully_shard` and FullyShardedDataParallel → their names here."""
 GONE = {
     "state_dict_type": "a checkpoint is always written in shards, and any strategy and number of ranks loads it",
     "device_id": "each rank has the device that the run's accelerator and devices give it",
 }
-"""Keywords that say nothing here, and why."""
+"""Keywords without a meaning here → the reason."""
 
 
 def refuse_unknown(given: Mapping[str, object], named: Iterable[str]) -> None:
     """Refuse keywords that the strategy doesn't have.
 
     Args:
-        given: those keywords.
-        named: the ones that it has, for the message.
+        given: the unknown keywords.
+        named: the strategy's keywords, for the message.
 
     Raises:
-        ConfigError: says what to write, or which there are.
+        ConfigError: says what to write instead, or which keywords exist.
     """
     for name in given:
         if name in GONE:
@@ -73,11 +73,11 @@ def refuse_unknown(given: Mapping[str, object], named: Iterable[str]) -> None:
 
 
 def ignored(root: nn.Module, given: Any) -> set[nn.Module]:
-    """Return the modules of `root` that are left whole, with those in them.
+    """Return the modules of `root` that aren't sharded, with their submodules.
 
     Args:
         root: the user's module.
-        given: modules of it, or what `modules_named` takes; None for none.
+        given: modules of `root`, or any form that `modules_named` takes; None for no module.
 
     Raises:
         ConfigError: one isn't in `root`.
@@ -131,7 +131,7 @@ def offload_policy(given: bool | CPUOffload | OffloadPolicy, device: torch.devic
     """Return the policy for parameters that are used on `device`."""
     if not offloads(given):
         return OffloadPolicy()
-    # Pinned memory belongs to an accelerator; torch refuses it where there is none.
+    # Torch refuses pinned memory without an accelerator.
     pin = given.pin_memory if isinstance(given, CPUOffloadPolicy) else True
     return CPUOffloadPolicy(pin_memory=pin and device.type != "cpu")
 
@@ -139,20 +139,20 @@ def offload_policy(given: bool | CPUOffload | OffloadPolicy, device: torch.devic
 def mixed_precision(
     given: MixedPrecision | MixedPrecisionPolicy | None, precision: Precision, is_root: bool = True
 ) -> MixedPrecisionPolicy:
-    """Return the policy that `given` asks for, or else the run's precision.
+    """Return the policy for `given`, or, if it is None, for the run's precision.
 
     A run's precision means the same under every strategy: autocast (or converted parameters) decides
-    in which dtype a forward computes, and gradients travel in the parameters' dtype, or in the
-    precision's `reduce_dtype`. To gather parameters in 16 bits and compute whole blocks in them,
+    the dtype in which a forward computes. Gradients are reduced in the parameters' dtype, or in the
+    precision's `reduce_dtype`. To gather parameters in 16 bits and compute whole blocks in 16 bits,
     pass an explicit policy, as FSDP defines it.
 
     Args:
         given: the strategy's own option.
-        precision: the run's.
+        precision: the run's precision.
         is_root: whether the policy is for a unit that isn't in another one.
 
     Raises:
-        ConfigError: not one of the types above.
+        ConfigError: `given` has another type.
     """
     if given is None:
         return MixedPrecisionPolicy(reduce_dtype=precision.reduce_dtype, cast_forward_inputs=False)
@@ -179,7 +179,7 @@ def ignored_option_warnings(
     mixed_precision: object,
     device: torch.device,
 ) -> list[str]:
-    """Return a clause for each option that was set and changes nothing."""
+    """Return a clause for each option that was set but has no effect."""
     notes = []
     if not use_orig_params:
         notes.append("use_orig_params=False (fully_shard always keeps the original parameters)")
@@ -223,7 +223,7 @@ def make_mesh(
     """Return the mesh over which parameters are sharded: (shards,), or (replicas, shards). Collective.
 
     Raises:
-        ConfigError: the mesh given isn't one for this number of processes.
+        ConfigError: the given mesh doesn't fit the number of processes.
     """
     world_size = collectives.world_size
     if isinstance(given, DeviceMesh):
@@ -240,12 +240,12 @@ def make_mesh(
         _check_shape(shape, strategy, world_size)
     if len(shape) == 2:
         return open_mesh((shape[0], shape[1]), ("replicate", "shard"), device.type)
-    # Of the run's own group.
+    # One dimension over all ranks uses the run's own process group.
     return init_device_mesh(device.type, shape, mesh_dim_names=("shard",))
 
 
 def _node_shape(collectives: Collectives) -> tuple[int, int]:
-    """Shards within a node, replicas across nodes."""
+    """Return (replicas, shards): shards within a node, replicas across nodes."""
     nodes = collectives.gather_objects(collectives.node_rank)
     sizes = {nodes.count(node) for node in nodes}
     if len(sizes) > 1:

@@ -1,4 +1,4 @@
-"""Units of the part of a module that a rank has, which another axis has given it."""
+"""Shards the units in a rank's part of a module, which another axis has divided."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def shard_parts(
     roots: Sequence[nn.Module],
     apart: Collection[nn.Module] = (),
 ) -> tuple[FSDPModule, ...]:
-    """Shard the modules that this rank calls, each by itself, and units in them. Collective.
+    """Shard each module that this rank calls, and the units in it. Collective.
 
-    Units are gathered once per batch, whatever the number of its micro-batches, and stay gathered until its end:
-    `reduce_part` reduces what all of them left. A module that shares a parameter with one outside of it stays
-    whole, and so does what is in none of them.
+    Units are gathered once per batch, for all of its micro-batches, and stay gathered until its end. `reduce_part`
+    then reduces the gradients of all micro-batches. Two kinds stay unsharded: a module that shares a parameter with
+    a module outside of it, and parameters outside of `roots`.
 
     Args:
         request: as the `setup` hook received it.
         mesh_of: as for `shard_units`.
         fill_unit: as for `shard_units`.
         auto_wrap_policy: as for `shard_units`.
-        roots: that this rank calls, none in another.
+        roots: modules that this rank calls; none is inside of another.
         apart: as for `shard_units`.
 
     Returns:
@@ -55,7 +55,7 @@ def shard_parts(
     policy = modules_named(original_module, auto_wrap_policy)
     candidates = [*roots, *(child for root in roots for child in callable_children(root)), *policy, *apart]
     units = units_among(original_module, [module for module in candidates if module in inside])
-    # What isn't asked for is a unit only where the module around it can't be one.
+    # Modules that no policy names are units only if the module around them can't be one.
     around = {inner for root in roots if root in units for inner in list(root.modules())[1:]}
     units = [module for module in units if module not in around or module in policy or module in apart]
     if any(mesh_of(unit) is not None for unit in units):
@@ -77,7 +77,7 @@ def shard_parts(
 
 
 def units_of(root: FSDPModule) -> tuple[FSDPModule, ...]:
-    """Return the units in an outermost one, and itself."""
+    """Return an outermost unit and the units in it."""
     assert isinstance(root, nn.Module)
     return sharded_units(root)[0]
 
@@ -85,12 +85,12 @@ def units_of(root: FSDPModule) -> tuple[FSDPModule, ...]:
 def unsharded(
     module: nn.Module, roots: Sequence[FSDPModule], split: Collection[nn.Module] = ()
 ) -> list[nn.Parameter]:
-    """Return the parameters that no unit has, among those that this rank has.
+    """Return this rank's parameters outside of all units.
 
     Args:
-        module: the user's.
+        module: the user's module.
         roots: its outermost units.
-        split: modules of which each rank has parameters of its own.
+        split: modules that another axis splits, so that each rank has different parameters.
     """
     managed = {
         id(parameter) for root in roots for unit in units_of(root) for parameter in managed_parameters(unit)
@@ -100,7 +100,7 @@ def unsharded(
 
 
 def reduce_part(root: FSDPModule) -> None:
-    """Reduce the gradients that the backwards of all micro-batches have left in an outermost unit. Collective."""
+    """Reduce the gradients that all micro-batches have accumulated in an outermost unit. Collective."""
     if has_run(root):
         root.set_requires_gradient_sync(True)
         reduce_kept_gradients(root)
@@ -110,13 +110,13 @@ def reduce_part(root: FSDPModule) -> None:
 def refuse_partly_used(
     roots: Sequence[FSDPModule], names: Mapping[int, str], groups: Sequence[Any], device: torch.device
 ) -> None:
-    """Refuse gradients that some ranks have and others haven't: they reduce those that they have. Collective.
+    """Refuse gradients that only some ranks have: each rank would reduce only those that it has. Collective.
 
     Args:
         roots: outermost units.
-        names: by id, of parameters that are to be compared.
-        groups: the ranks that reduce gradients with each other.
-        device: of messages.
+        names: id → name of each parameter to compare.
+        groups: process groups that reduce gradients.
+        device: of the tensors that collectives send.
 
     Raises:
         GradientError: names a parameter, on all ranks.

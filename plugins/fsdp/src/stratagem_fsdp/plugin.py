@@ -1,4 +1,4 @@
-"""What stratagem-fsdp offers."""
+"""Registers the components of stratagem-fsdp."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class FSDPPrepared(UnitPrepared):
-    """A module in shards. Every forward is collective, that of an evaluation too.
+    """A sharded module. Every forward is collective, also in an evaluation.
 
     Args:
         request: as the `setup` hook received it; its module has been sharded.
-        sharded: what of it.
-        rank_buffers: which buffers each rank keeps for itself.
+        sharded: its sharded units.
+        rank_buffers: the buffers that each rank keeps for itself.
     """
 
     strategy_name = "fsdp"
@@ -60,7 +60,7 @@ class FSDPPrepared(UnitPrepared):
         self.order.end_forward(output is None and not self._by_hand and torch.is_grad_enabled())
         self._equal_buffers.note_forward(self.original_module.training)
         if not torch.is_grad_enabled():
-            self.reshard()  # no backward will
+            self.reshard()  # no backward follows that would reshard
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -83,7 +83,7 @@ class FSDPPrepared(UnitPrepared):
             self.set_reduces(True)
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        # Hooks that look at what has been accumulated run after a reduction, and count the backwards.
+        # Post-accumulate hooks run after a reduction and must run once per backward, so each backward reduces.
         return nullcontext() if self.mirror.has_accumulated_hooks else self._accumulating()
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
@@ -96,10 +96,9 @@ class FSDPPrepared(UnitPrepared):
         self._equal_buffers.make_equal()
 
     def _average_whole(self) -> None:
-        """Average gradients of parameters that every rank has all of. Collective.
+        """Average gradients of unsharded parameters. Collective.
 
-        Averaging what is equal on all ranks already leaves it as it is, so that gradients may accumulate
-        over several calls.
+        Averaging equal values doesn't change them, so gradients may accumulate over several calls.
         """
         trained = [each for each in self.sharded.whole if each.requires_grad and each.numel()]
         has_one = [parameter.grad is not None for parameter in trained]

@@ -1,9 +1,9 @@
-"""`ReduceOrder`: ends a run whose ranks would reduce gradients of different parameters with each other.
+"""`ReduceOrder`: ends a run whose ranks would add up gradients of different parameters.
 
-`fully_shard` reduces the gradients of a unit in one message, without those of parameters that this rank
-hasn't used. A rank that used others sends a message of another length, which gloo aborts at and NCCL takes.
-So what is about to be reduced is compared with what this rank reduced there the last time, as in
-`GatherOrder`: nothing is asked as long as that is the same.
+`fully_shard` reduces the gradients of a unit in one message, which leaves out parameters that this rank
+hasn't used. A rank that used other parameters sends a message of another length: gloo aborts, and NCCL accepts it.
+So each rank compares the gradients that it is about to reduce with those of the last time, as in `GatherOrder`. It
+doesn't communicate as long as they are the same.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 WAIT_S = 20.0
-"""How long others may take to come to the same reduction: they compute what is before it."""
+"""How long other ranks may take to reach the same reduction: they compute the backward before it."""
 
 
 class ReduceOrder:
-    """Compares which parameters of a unit have gradients with the other ranks', where it isn't what it was.
+    """Compares with the other ranks which parameters of a unit have gradients, whenever that changes.
 
     Args:
         units: modules whose gradients are reduced separately.
@@ -52,7 +52,7 @@ class ReduceOrder:
             group.post_backward = partial(self._about_to_reduce, index, group)
 
     def release(self) -> None:
-        """Leave the units as they were."""
+        """Restore the units' own methods."""
         for group in self._groups:
             del group.post_backward
         self._groups.clear()

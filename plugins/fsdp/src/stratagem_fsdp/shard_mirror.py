@@ -1,9 +1,9 @@
-"""`ShardMirror`: keeps a sharded parameter and its gathered copy the one parameter that a user's code sees.
+"""`ShardMirror`: keeps a sharded parameter and its gathered copy in sync, so that they look like one parameter.
 
 `fully_shard` has two objects per parameter: the shard, which optimizers step, and the gathered copy, which
 a module has while it computes and into which autograd accumulates. The copy lives as long as the module; its
-memory is freed and filled again. torch hands `requires_grad` from the shard to the copy whenever it gathers;
-everything else that a training does to the copy would be lost: what it freezes, changes in place or attaches.
+memory is freed and filled again. Torch copies `requires_grad` from the shard to the copy whenever it gathers. All
+other changes of a training to the copy would be lost: freezing it, changing it in place, or attaching hooks.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from stratagem_fsdp.eager import eager
 from stratagem_fsdp.torch_private import local_of
 
 NONE, COUNTED, UNCOUNTED = "none", "counted", "uncounted"
-"""Changes of a gathered parameter in place: those through `.data` don't count in autograd's version counters."""
+"""Kinds of in-place changes to a gathered parameter. Version counters don't count those through `.data`."""
 
 
 class ShardMirror:
-    """Keeps shards and gathered copies in step. Make it when optimizers have been made.
+    """Keeps shards and gathered copies in sync. Create it after the optimizers.
 
-    Copies are learned where torch first shows them: in a unit's first forward. From then on a change of
-    `requires_grad`, an attribute or a hook of either object is one of both; what is changed in place in a
-    gathered copy is written to this rank's shard before the copy is freed. Nothing is communicated.
+    Torch creates copies in a unit's first forward. From then on, a change of `requires_grad`, an attribute or a hook
+    of either object applies to both. In-place changes to a gathered copy are written to this rank's shard before
+    the copy is freed. Nothing is communicated.
 
     Args:
         units: modules that are gathered separately.
-        freed: those among them whose copies are freed after their forward; of the others, `settle` applies
-            the changes.
+        freed: the units whose copies are freed after their forward. For the others, `settle` writes the changes
+            back.
         original_module: the user's module, whose names messages use.
     """
 
@@ -61,24 +61,24 @@ class ShardMirror:
         self._units = [_Unit(unit, names) for unit in units]
         self._handles: list[RemovableHandle] = []
         self.changes = torch.zeros((), dtype=torch.int64)
-        """A number of all in-place changes that autograd's version counters show, equal where they are equal."""
+        """A fingerprint of all changes that version counters show; equal on ranks with equal changes."""
         self._uncounted = torch.zeros((), dtype=torch.int64)
         self._uncounted_in = 0
         self._write_backs = 0
         for unit in self._units:
             module = unit.module
-            # Before torch's, which would compute with other tensors than the module has.
+            # Before torch's hook, which would ignore tensors that the user has put into the module.
             before = eager(partial(self._before_gathering, unit))
             self._handles.append(module.register_forward_pre_hook(before, prepend=True))
-            # After torch's, which gathers.
+            # After torch's hook, which gathers.
             self._handles.append(module.register_forward_pre_hook(eager(partial(self._gathered, unit))))
             if unit.module in freed:
-                # Before torch's, which frees.
+                # Before torch's hook, which frees.
                 hook = eager(partial(self._before_freeing, unit))
                 self._handles.append(module.register_forward_hook(hook, prepend=True))
 
     def settle(self) -> None:
-        """Copy what the user's code did to gathered parameters into the shards. Call it before a backward.
+        """Write the user's changes to gathered parameters back to the shards. Call it before a backward.
 
         Raises:
             ConfigError: a shard was changed while its gathered copy was in use.
@@ -89,14 +89,14 @@ class ShardMirror:
 
     @property
     def has_accumulated_hooks(self) -> bool:
-        """Whether the user's hooks look at what has been accumulated, so that each backward is to reduce.
+        """Whether the user has post-accumulate hooks, so that each backward must reduce.
 
-        torch calls them with the shard, once the ranks' gradients have been reduced into it.
+        Torch calls them with the shard, once gradients have been reduced into it.
         """
         return any(unit.has_accumulated_hooks() for unit in self._units)
 
     def release(self) -> None:
-        """Leave the modules as they were."""
+        """Remove the hooks from the modules."""
         for handle in self._handles:
             handle.remove()
         self._units.clear()
@@ -120,7 +120,7 @@ class ShardMirror:
     def _gathered(self, unit: _Unit, *_: Any) -> None:
         unit.learn()
         if unit.match_requires_grad():
-            # torch keeps dtypes of reductions for what was trained when it looked: this looks again.
+            # torch caches reduce dtypes for the parameters that were trained at the unshard; unshard refreshes them.
             unit.fsdp.unshard()
         unit.remember_versions()
 
@@ -151,7 +151,7 @@ class ShardMirror:
     def replicas(self) -> Iterator[tuple[Any, ...]]:
         """Yield the tensors that show changes within forwards; see `Prepared.replicas`."""
         yield "the changes in place of parameters", self.changes
-        # Only ranks whose shards it changed notice a change through `.data`.
+        # A change through `.data` is only noticed on ranks whose shards it changed.
         yield (
             "what your code wrote to parameters through .data",
             self._uncounted,
@@ -165,29 +165,29 @@ class _Pair:
 
     def __init__(self, name: str, sharded: Any, copy: nn.Parameter) -> None:
         if isinstance(copy, DTensor):
-            hold_whole([copy])  # split among the ranks of a copy of the model
+            hold_whole([copy])  # split by another axis, such as tensor parallelism
         self.name = name
         self.sharded: Any = sharded
         self.copy: Any = copy
         self.requires_grad = sharded.requires_grad
-        # Frees of the copy leave the storage, so that this stays the memory of it.
+        # Freeing the copy resizes its storage to 0 but keeps the object, so this view stays valid.
         self.whole = local_of(copy.detach())
         mesh = sharded.device_mesh
-        # Sharded over the last dimension but those over which the copy itself is split.
+        # Index of the shard dimension: the last one before those over which the copy itself is split.
         dim = mesh.ndim - 1 - (copy.device_mesh.ndim if isinstance(copy, DTensor) else 0)
         rows = -(-self.whole.shape[0] // mesh.size(dim))
         first = min(mesh.get_local_rank(dim) * rows, self.whole.shape[0])
         self.part = self.whole[first : first + rows]
         self.versions = (_version(copy), _version(sharded))
         if type(copy) is nn.Parameter:
-            # One dict of attributes for both.
+            # Both objects share one dict of attributes.
             vars(sharded).update(vars(copy))
             copy.__dict__ = sharded.__dict__
         else:
             vars(copy).update(vars(sharded))
 
     def match_requires_grad(self) -> bool:
-        """Give both the value of the one that was changed; whether there was one."""
+        """Apply a changed `requires_grad` of one object to both; return whether there was a change."""
         before, ours, theirs = self.requires_grad, self.sharded.requires_grad, self.copy.requires_grad
         if before is ours and before is theirs:
             return False
@@ -201,7 +201,7 @@ class _Pair:
     def share_hooks(self) -> None:
         hooks, theirs = backward_hooks(self.sharded), backward_hooks(self.copy)
         if hooks is not theirs:
-            # The very dict, so that the handles that the user keeps remove them here, too.
+            # Share the dict object, so that the user's handles remove the hooks from both.
             if hooks is None:
                 set_backward_hooks(self.sharded, theirs)
             else:
@@ -209,7 +209,7 @@ class _Pair:
                 set_backward_hooks(self.copy, hooks)
         accumulated = post_accumulate_hooks(self.copy)
         if accumulated:
-            # torch calls the shard's, after the reduction.
+            # torch calls post-accumulate hooks of the shard, after the reduction.
             accumulated.update(post_accumulate_hooks(self.sharded) or {})
             set_post_accumulate_hooks(self.sharded, accumulated)
             set_post_accumulate_hooks(self.copy, None)
@@ -226,25 +226,25 @@ class _Pair:
                 "has it, in a step that computes with all of it: change it by way of its module, as in "
                 "self.layer.weight.clamp_(...)"
             )
-        # Changes through `.data` aren't counted; comparing shards costs a part of what gathering them did.
+        # Changes through `.data` aren't counted, so compare values. That is cheaper than the gather was.
         part, is_other = self.part, False
         if part.device.type == shard.device.type == "cpu" and part.dtype == shard.dtype:
             is_other = not torch.equal(part, shard)
             if is_other:
                 _write(shard, part)
         else:
-            # Without waiting for the device; in the copy's dtype, so that rounding alone counts for no change.
+            # torch.where doesn't wait for the device. Compare in the copy's dtype, so that rounding isn't a change.
             ours = shard.to(part.device)
             _write(shard, torch.where(part == ours.to(part.dtype), ours, part.to(ours.dtype)))
         is_counted = versions[0] != self.versions[0]
         self.versions = (versions[0], _version(self.sharded))
-        # Ranks that share a copy of the model have other values of what is split among them.
+        # Ranks that split a parameter have different values of it, so there is nothing to compare.
         if isinstance(self.copy, DTensor):
             return NONE
         return COUNTED if is_counted else UNCOUNTED if is_other else NONE
 
     def _copy_replaced_data(self, whole: torch.Tensor) -> None:
-        """`parameter.data = tensor` took the copy out of the memory into which torch gathers."""
+        """Copy data assigned by `parameter.data = tensor` into the memory into which torch gathers."""
         _write(whole, local_of(self.copy).detach())
         if isinstance(self.copy, DTensor):
             raise ConfigError(
@@ -254,7 +254,7 @@ class _Pair:
 
 
 class _Unit:
-    """A module that is gathered as one, and the parameters that it shards itself."""
+    """A module that is gathered as one, with the parameters of its own that are sharded."""
 
     def __init__(self, fsdp: FSDPModule, names: dict[int, str]) -> None:
         assert isinstance(fsdp, nn.Module)
@@ -268,7 +268,7 @@ class _Unit:
         ]
         self._learned = False
         self._copies: dict[int, Any] = {}
-        """Number of a place → its copy; torch gathers into the same one each time."""
+        """Index in `_places` → the gathered copy. Torch gathers into the same object each time."""
 
     def learn(self) -> None:
         if self._learned:
@@ -278,7 +278,7 @@ class _Unit:
         for at, (module, key, sharded, name) in enumerate(self._places):
             copy = own_parameters(module)[key]
             self._copies[at] = copy
-            # Parameters that torch ignores on request have no copy.
+            # Ignored parameters (`ignored_params`) have no copy.
             if copy is not None and copy is not sharded and id(copy) not in seen:
                 seen.add(id(copy))
                 self.pairs.append(_Pair(name, sharded, copy))
@@ -295,10 +295,10 @@ class _Unit:
         return None
 
     def given_to_functional_call(self) -> str | None:
-        """Return the name of a parameter that is given to the `functional_call` which this forward is a part of.
+        """Return the name of a parameter that was passed to a surrounding `torch.func.functional_call`, if any.
 
-        It would put the gathered copy into the caller's dict, whose memory is freed after the backward: reading it
-        then ends the process. It calls nothing by which a module could see it.
+        `functional_call` would put the gathered copy into the caller's dict. Its memory is freed after the backward,
+        and reading it then crashes the process. It has no hook that a module could use, so look at the call stack.
         """
         # patch: functional_call
         frame = sys._getframe(1)
@@ -336,7 +336,7 @@ class _Unit:
 
 
 def _own_modules(unit: nn.Module) -> Iterator[nn.Module]:
-    """Yield `unit` and what is in it, but not other units."""
+    """Yield `unit` and its submodules, without other units."""
     yield unit
     for child in unit.children():
         if not isinstance(child, FSDPModule):

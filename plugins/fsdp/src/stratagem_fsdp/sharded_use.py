@@ -1,4 +1,4 @@
-"""What torch says where parameters of a block are used outside of its forward, as a sentence that helps."""
+"""Explains torch's errors about parameters that are used outside of their block's forward."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SIGNS = ("DTensor", "sharding strategy", "setStorage")
 def explaining(
     original_module: nn.Module, units: Sequence[object], strategy: str, advice: str
 ) -> Iterator[None]:
-    """Around a forward or backward: what torch raises of shards becomes an error that names the parameter.
+    """Run a forward or backward; turn torch's errors about shards into an error that names the parameter.
 
     Args:
         original_module: the user's module, whose names the message uses.
         units: blocks whose parameters are shards outside of their own forward and backward.
-        strategy: its name.
+        strategy: name of the strategy.
         advice: what to change.
 
     Raises:
-        ShardedUseError: in place of torch's error; any other goes through.
+        ShardedUseError: in place of torch's error; other errors are raised unchanged.
     """
     try:
         yield

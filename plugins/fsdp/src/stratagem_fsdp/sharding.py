@@ -1,4 +1,4 @@
-"""From a user's module to one whose parameters are shards."""
+"""Shards the parameters of a user's module."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ APART = (
     "put those of one dtype into their own module that auto_wrap_policy names, as auto_wrap_policy=['Block'], "
     "or choose ddp"
 )
-"""What to do about several dtypes in one unit."""
+"""Advice for several dtypes in one unit, for messages."""
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """A module in shards."""
+    """The units and parameters of a sharded module."""
 
     units: tuple[FSDPModule, ...]
     """Modules that are gathered separately, inner ones first."""
     roots: tuple[FSDPModule, ...]
-    """Those that aren't in another one."""
+    """The outermost units: those that aren't in another unit."""
     whole: tuple[nn.Parameter, ...]
-    """Parameters that every rank has all of, so that their gradients are to be averaged by others."""
+    """Unsharded parameters, whose gradients `fully_shard` doesn't average."""
     snapshot: ModuleSnapshot
-    """Snapshot of the modules before."""
+    """Snapshot of the modules before sharding."""
 
 
 def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construction | None) -> Sharded:
     """Materialize and shard `request.module` in place, unit by unit. Collective.
 
-    A rank holds one unit whole at a time, beside its shards, unless the module came whole.
+    A rank holds one full unit at a time, in addition to its shards, unless the module was already materialized.
     """
     root, world_size = request.module, request.collectives.world_size
     if root is not request.original_module:
-        # No one computes with what the outermost module returns, so that it may be a view.
+        # Nothing changes the outermost module's output in place, so it may be a view (see `_own_memory`).
         warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \(FSDP{type(root).__name__}\)")
     snapshot = ModuleSnapshot(root)
     by_hand = request.loop.manual and request.loop.training
@@ -103,8 +103,8 @@ def shard(request: SetupRequest, strategy: FSDPStrategy, construction: Construct
         if module is not root or not by_hand:
             refuse_mixed_dtypes(module, done, request.original_module, APART)
             is_outermost = module in outermost
-            # What the outermost unit gathered is needed again as soon as backward begins; not so where parts
-            # are called one by one, and read between calls.
+            # Backward needs the outermost unit's parameters first, so keep them gathered after forward. Not in
+            # manual optimization, which calls submodules one by one and may read parameters between calls.
             keep = not by_hand and (is_outermost or strategy.sharding_strategy in options.KEEPS_AFTER_FORWARD)
             asked = strategy.reshard_after_forward
             if isinstance(module, FSDPModule):

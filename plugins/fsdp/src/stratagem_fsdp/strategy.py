@@ -49,32 +49,32 @@ class FSDPStrategy(DeferringStrategy):
     Args:
         auto_wrap_policy: which modules are gathered separately: classes or their names, a policy of
             `torch.distributed.fsdp.wrap`, or None for the elements of every ModuleList and the composed
-            elements of every Sequential. What is left makes one more unit.
-        cpu_offload: keep parameters, gradients and optimizer states on the CPU, where optimizers then
-            step: True, torch's `CPUOffload` or its `CPUOffloadPolicy`.
+            elements of every Sequential. The remaining parameters form one more unit.
+        cpu_offload: keep parameters, gradients and optimizer states on the CPU, and step there: True, torch's
+            `CPUOffload` or its `CPUOffloadPolicy`.
         mixed_precision: dtypes in which parameters are gathered and gradients reduced, torch's
             `MixedPrecisionPolicy` or `MixedPrecision`; None follows the run's precision.
         sharding_strategy: as torch's enum or its name. "FULL_SHARD" gathers parameters for each use;
             "SHARD_GRAD_OP" keeps them from forward to backward; "HYBRID_SHARD" shards within a node and
             replicates across nodes; "NO_SHARD" replicates.
-        backward_prefetch: torch's enum or its name; `fully_shard` always does as "BACKWARD_PRE".
-        forward_prefetch: gather the next unit while one computes; nothing on a CPU.
-        limit_all_gathers: True is how `fully_shard` works.
-        use_orig_params: True is how `fully_shard` works.
-        param_init_fn: called with each module that has tensors on "meta", to make and fill them.
+        backward_prefetch: torch's enum or its name; `fully_shard` always works as "BACKWARD_PRE".
+        forward_prefetch: gather the next unit while one computes; no effect on a CPU.
+        limit_all_gathers: no effect: `fully_shard` always works as with True.
+        use_orig_params: no effect: `fully_shard` always works as with True.
+        param_init_fn: called with each module that has tensors on "meta"; it must create and fill them.
         sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.
-        device_mesh: (replicas, shards), or a DeviceMesh, instead of what `sharding_strategy` makes.
+        device_mesh: (replicas, shards), or a DeviceMesh, instead of the mesh that `sharding_strategy` implies.
         activation_checkpointing_policy: modules whose activations are computed again in backward; forms
-            as for `auto_wrap_policy`, but None is none.
-        buffers: "equal" gives all ranks rank 0's after training forwards, and refuses buffers other than running
-            statistics that have come to differ; by "local" each rank keeps its own, also in checkpoints.
-        ignored_modules: whose parameters every rank keeps whole: modules of the model, or forms as for
+            as for `auto_wrap_policy`, but None recomputes nothing.
+        buffers: "equal" gives all ranks rank 0's buffers after training forwards, and refuses buffers that differ,
+            except running statistics. With "local", each rank keeps its own buffers, also in checkpoints.
+        ignored_modules: modules whose parameters aren't sharded: modules of the model, or forms as for
             `auto_wrap_policy`.
-        reshard_after_forward: as `fully_shard` takes it; decides for every unit then.
-        further: those of `ProcessGroupOptions`.
+        reshard_after_forward: as `fully_shard` takes it, for every unit; None follows `sharding_strategy`.
+        further: options of `ProcessGroupOptions`.
 
     Raises:
-        ConfigError: a keyword that doesn't exist or is called otherwise here; a value that isn't one of those above.
+        ConfigError: a keyword doesn't exist or has another name here, or a value isn't one of those above.
     """
 
     optimizer_cuts = ("rows",)
@@ -122,7 +122,7 @@ class FSDPStrategy(DeferringStrategy):
         options.mixed_precision(mixed_precision, Precision())
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """A mesh that is given is for one number of processes; without shards, optimizers have whole tensors."""
+        """A given mesh fixes the number of processes; without sharding, optimizers have full tensors."""
         features = declared.features
         if self.device_mesh is not None:
             features -= {"elastic"}
@@ -131,21 +131,21 @@ class FSDPStrategy(DeferringStrategy):
         return replace(declared, features=features)
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
-        """Construct on the "meta" device, recorded unless `param_init_fn` is going to fill it."""
+        """Construct on the "meta" device; record initial values unless `param_init_fn` fills the tensors."""
         return super().module_init_context() if self.param_init_fn is None else torch.device("meta")
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse nothing: what can't step shards steps whole tensors, each on one rank or all on every rank."""
+        """Refuse no optimizer that can step full tensors, each on one rank or all on every rank."""
         reason = super().refuse_optimizer(optimizer, world_size)
         return reason_despite_wholes(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
-        """What left a module of DTensors: this strategy, or another on `fully_shard`."""
+        """Whether the shards were left by this strategy or another one on `fully_shard`."""
         return isinstance(shards, KeptShards)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module in shards."""
+        """Return the sharded module."""
         self._warn_of_ignored_options(request)
         construction = self.pop_deferred_init(request.original_module)
         sharded = shard(request, self, construction)

@@ -1,8 +1,8 @@
-"""What this plugin uses of torch that torch keeps private in addition to that of `stratagem_sharding.torch_private`.
+"""Private names of torch that this plugin uses, in addition to those in `stratagem_sharding.torch_private`.
 
-All of it, each with the reason.
+Each has its reason.
 
-plugins/fsdp/tests/test_torch_private.py fails when torch changes one, or has a public way.
+plugins/fsdp/tests/test_torch_private.py fails when torch changes one, or offers a public API.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stratagem.sdk.torch_private import without_subclass_functions
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's shard of a DTensor, and any other tensor as it is.
+    """Return this rank's shard of a DTensor, and any other tensor itself.
 
     `DTensor.to_local` goes through autograd, and takes 20 times as long.
     """
@@ -26,18 +26,18 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_in_backward() -> bool:
-    """Whether autograd is at work in this thread, as while activations are computed again.
+    """Whether this thread runs a backward, as while activations are recomputed.
 
-    `torch._C._current_graph_task_id` is what fully_shard itself uses; it has no public name.
+    fully_shard itself uses `torch._C._current_graph_task_id`; there is no public name for it.
     """
     return torch._C._current_graph_task_id() != -1
 
 
 def reduced_groups(unit: Any) -> list[Any]:
-    """Return the groups of a unit's parameters whose gradients are reduced in one message.
+    """Return a unit's groups of parameters. The gradients of a group are reduced in one message.
 
-    Their `post_backward`, `fsdp_params` and `reduce_grads` are torch's own, too: nothing public comes between
-    the gradients and their reduction. torch 2.9 has one group for a unit.
+    Their `post_backward`, `fsdp_params` and `reduce_grads` are private, too: there is no public hook between
+    the gradients and their reduction. Torch 2.9 has one group per unit.
     """
     state = unit._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
@@ -46,22 +46,22 @@ def reduced_groups(unit: Any) -> list[Any]:
 
 
 def managed_parameters(unit: Any) -> list[Any]:
-    """Return the sharded parameters of a unit's groups, as its modules have them while they aren't gathered."""
+    """Return the sharded parameters of a unit's groups, which its modules have while they aren't gathered."""
     return [each.sharded_param for group in reduced_groups(unit) for each in group.fsdp_params]
 
 
 def has_gradient(parameter: Any) -> bool:
-    """Whether one of a group's `fsdp_params` has a gradient to be reduced, of this backward or of earlier ones."""
-    # Torch makes the whole parameter when it is gathered for the first time.
+    """Whether one of a group's `fsdp_params` has an unreduced gradient, of this backward or of earlier ones."""
+    # Torch creates the gathered parameter at the first gather.
     if not hasattr(parameter, "_unsharded_param"):
         return False
-    # Under model_parallel the gathered copy is a whole tensor, too, whose `.grad` would ask for this again.
+    # Under model_parallel, `.grad` of the gathered copy is intercepted and would call this function again.
     with without_subclass_functions():
         return parameter.unsharded_accumulated_grad is not None or parameter._unsharded_param.grad is not None
 
 
 def gathered_gradients(parameter: Any) -> list[torch.Tensor]:
-    """Return the gradients of one of a group's `fsdp_params` that aren't reduced: of its gathered copy."""
+    """Return the unreduced gradients of one of a group's `fsdp_params`: those of its gathered copy."""
     return [
         each
         for each in (parameter.unsharded_accumulated_grad, parameter._unsharded_param.grad)
@@ -70,20 +70,20 @@ def gathered_gradients(parameter: Any) -> list[torch.Tensor]:
 
 
 def drop_gradient(parameter: Any) -> None:
-    """Drop what `gathered_gradients` returns."""
+    """Drop the gradients that `gathered_gradients` returns."""
     parameter.unsharded_accumulated_grad = None
     parameter._unsharded_param.grad = None
 
 
 def has_run(root: Any) -> bool:
-    """Whether a root's forward has begun once: before that, `reset_iter_state` fails for what torch hasn't made."""
+    """Whether a root's forward has ever begun. Before, `reset_iter_state` fails, since torch initializes lazily."""
     return root._get_fsdp_state()._is_root is not None
 
 
 def has_unfinished_backward(unit: Any) -> bool:
-    """Whether a backward has begun and not come to its end: it runs, or it has raised.
+    """Whether a backward has begun and not ended: it is running, or it has raised.
 
-    torch counts on this flag to queue the end of a backward, and never resets it after an exception.
+    Torch queues the end of a backward only if this flag is unset, and doesn't reset it after an exception.
     """
     return bool(unit._get_fsdp_state()._state_ctx.post_backward_final_callback_queued)
 
@@ -94,14 +94,14 @@ def end_backward(root: Any) -> None:
 
 
 def joined_mesh(mesh: DeviceMesh, dims: Sequence[Sequence[str]]) -> DeviceMesh:
-    """Return a part of a mesh with one dimension for each group of names. Collective at the first call.
+    """Return a submesh with one dimension for each group of names. Collective at the first call.
 
-    torch names neither `_flatten` nor `_concatenate` in public; another mesh of the same ranks would have another
-    root, which `fully_shard` refuses for parameters that are split along further dimensions.
+    `_flatten` and `_concatenate` have no public names. A new mesh of the same ranks would have another root mesh,
+    which `fully_shard` refuses for parameters that are split along further dimensions.
 
     Args:
-        mesh: with names.
-        dims: the names that are one dimension, which follow one another in the mesh.
+        mesh: has names of its dimensions.
+        dims: for each new dimension, the names that it joins; they must be adjacent in the mesh.
     """
     if all(len(names) == 1 for names in dims):
         return mesh[tuple(names[0] for names in dims)]
@@ -116,5 +116,5 @@ def joined_mesh(mesh: DeviceMesh, dims: Sequence[Sequence[str]]) -> DeviceMesh:
 
 
 def is_view(tensor: torch.Tensor) -> bool:
-    """Whether autograd has it as a view of another; `Tensor._base` is the only other name for that."""
+    """Whether autograd treats a tensor as a view. `Tensor._base`, the only other name for that, is private, too."""
     return tensor._is_view()

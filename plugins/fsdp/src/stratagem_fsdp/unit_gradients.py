@@ -1,4 +1,4 @@
-"""`UnitGradients`: gradients of sharded parameters that no reduction has brought into the shards."""
+"""`UnitGradients`: handles gradients of sharded parameters that haven't been reduced into the shards."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 WAIT_S = 60.0
-"""How long a rank that has gradients to reduce waits for the others to come to the same step."""
+"""How long a rank with gradients to reduce waits for the others to reach the same step."""
 _ACCUMULATED = "_stratagem_accumulated"
-"""Attribute of a gathered copy's gradient that autograd accumulated: one that the user's code assigned lacks it."""
+"""Attribute of gradients that autograd accumulated. Gradients that the user's code assigned lack it."""
 
 
 class UnitGradients:
-    """Reduces what a backward left with the gathered copies of parameters, or refuses it.
+    """Reduces or refuses gradients that a backward left on the gathered copies of parameters.
 
     Autograd accumulates into gathered copies, and `fully_shard` reduces these gradients into the shards that
-    optimizers step. Within `no_sync` they stay with the copies, and so do gradients that the user's code assigns
+    optimizers step. Within `no_sync`, they stay on the copies. So do gradients that the user's code assigns
     while a copy is in use.
 
     Args:
         units: modules that are gathered separately.
-        roots: those among them that aren't in another one.
+        roots: the outermost units.
         original_module: the user's module, whose names messages use.
         collectives: all ranks of the run.
         strategy: name of the strategy, for messages.
-        device: of messages.
+        device: of the tensors that collectives send.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class UnitGradients:
     # Before they are used ---------------------------------------------------------------------------
 
     def complete(self, parameters: Sequence[torch.Tensor], optimizer: str) -> None:
-        """Reduce gradients that were left with gathered copies. Collective.
+        """Reduce gradients that were left on gathered copies. Collective.
 
         Args:
             parameters: of one optimizer.
             optimizer: the name of its class.
 
         Raises:
-            GradientError: a gradient was assigned, is one of a parameter that was added later, or belongs to a
-                backward that raised; or other ranks have none to reduce.
+            GradientError: a gradient was assigned, belongs to a parameter that was added after setup, or to a
+                backward that raised; or other ranks have no gradients to reduce.
         """
         with self._at_work():
             self._complete(parameters, optimizer)
@@ -140,10 +140,10 @@ class UnitGradients:
         self._reduce_assigned(self._kept())
 
     def bring(self, parameter: Any) -> None:
-        """Reduce what backwards within `no_sync` have left, since the user's code reads a gradient. Collective.
+        """Reduce gradients of backwards within `no_sync`, when the user's code reads one. Collective.
 
         Raises:
-            GradientError: other ranks don't read one.
+            GradientError: other ranks don't read a gradient.
         """
         if self._is_at_work or is_in_backward() or not has_gradient(parameter):
             return
@@ -157,16 +157,16 @@ class UnitGradients:
             self._reduce(self._kept())
 
     def replace(self, parameter: Any) -> None:
-        """Drop what backwards within `no_sync` have left, since the user's code assigns a gradient."""
+        """Drop the gradient of backwards within `no_sync`, when the user's code assigns another one."""
         if not self._is_at_work and not is_in_backward() and has_gradient(parameter):
             self._drop([parameter])
 
     def note_backward(self) -> None:
-        """Note that what gathered copies have as gradients was accumulated by autograd."""
+        """Record that autograd accumulated the current gradients of gathered copies."""
         mark_accumulated(self._kept())
 
     def drop(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Drop what gathered copies of `parameters` have as gradients."""
+        """Drop the gradients on gathered copies of `parameters`."""
         self.recover()
         kept = self._kept()
         if kept:
@@ -174,14 +174,14 @@ class UnitGradients:
             self._drop([each for each in kept if id(each.sharded_param) in ids])
 
     def _drop(self, kept: Iterable[Any]) -> None:
-        # The gathered copy of a parameter that layers split is a DTensor, which asks for its gradient as users' do.
+        # The gathered copy of a parameter split by tensor parallelism is a DTensor, whose `.grad` calls `bring`.
         with self._at_work():
             for each in kept:
                 drop_gradient(each)
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Around reads of `.grad` that aren't the user's."""
+        """While active, reads of `.grad` are internal and don't trigger `bring` or `replace`."""
         before, self._is_at_work = self._is_at_work, True
         try:
             yield
@@ -199,7 +199,7 @@ class UnitGradients:
         return [each for group in self._groups for each in group.fsdp_params if has_gradient(each)]
 
     def _reduce_assigned(self, kept: Sequence[Any]) -> None:
-        """Reduce what may have been assigned; refuse it where a gradient is there that it might replace or add to."""
+        """Reduce gradients that may have been assigned; refuse one if the shard already has a gradient."""
         for each in kept:
             if each.sharded_param.grad is not None and _is_assigned(each):
                 raise GradientError(
@@ -217,17 +217,17 @@ class UnitGradients:
             if not any(id(each) in ids for group in below for each in group.fsdp_params):
                 continue
             reduces = below[0].reduce_grads
-            root.set_requires_gradient_sync(True)  # the step may be within no_sync
+            root.set_requires_gradient_sync(True)  # since the step may be within no_sync
             reduce_kept_gradients(root)
             root.set_requires_gradient_sync(reduces)
 
     # After an exception -----------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Make ready for the next forward where a backward was ended by an exception that the loop has caught.
+        """Prepare for the next forward, after an exception in a backward that the loop has caught.
 
         Raises:
-            CombinationError: this torch can't.
+            CombinationError: this version of torch can't continue after an exception.
         """
         if self._is_broken:
             raise CombinationError(
@@ -239,7 +239,7 @@ class UnitGradients:
 
     @on_shards()  # an exception may be this rank's alone, so nothing here may wait for other ranks
     def abandon(self, in_backward: bool) -> None:
-        """Give up the forward or backward that an exception has ended, on all ranks alike."""
+        """Give up the forward or backward that raised an exception. Not collective."""
         kept = self._kept()
         for root in self._roots:
             if not has_run(root):
@@ -253,13 +253,13 @@ class UnitGradients:
         self._drop(kept)
         for parameter in self._names:
             if parameter.requires_grad:
-                # A gradient that is still there at the next step says that the user's code didn't drop it.
+                # If this gradient is still there at the next step, the user's code hasn't called zero_grad.
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 self._lost[parameter] = parameter.grad
 
     def release(self) -> None:
-        """Let go of the parameters."""
+        """Drop references to the parameters."""
         for group in self._groups:
             for each in group.fsdp_params:
                 vars(each.sharded_param).pop(KEPT_GRADIENT, None)
@@ -286,7 +286,7 @@ class _Kept:
 
 
 def mark_accumulated(parameters: Iterable[Any]) -> None:
-    """Note of a group's `fsdp_params` that what they have as unreduced gradients was accumulated by autograd."""
+    """Record that autograd accumulated the unreduced gradients of a group's `fsdp_params`."""
     for each in parameters:
         if has_gradient(each):
             for gradient in gathered_gradients(each):

@@ -1,4 +1,4 @@
-"""`UnitPrepared`: what `Prepared` of strategies on `fully_shard` have in common."""
+"""`UnitPrepared`: base of the `Prepared` classes of strategies on `fully_shard`."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 
 class UnitPrepared(Prepared):
-    """A module of units, each of which is gathered before it computes and resharded after it.
+    """A module whose units are each gathered before they compute and resharded afterwards.
 
     Args:
         request: as the `setup` hook received it.
-        module: what to call for a forward, sharded.
-        sharded: what of it.
+        module: the sharded module to call for a forward.
+        sharded: its units and unsharded parameters.
         freed: the units that torch reshards after their forward.
         step_root: the unit that each step calls, if there is one.
         rank_buffers: compares the ranks' buffers.
@@ -54,15 +54,15 @@ class UnitPrepared(Prepared):
     Attributes:
         sharded: as given.
         rank_buffers: as given.
-        mirror: writes to shards what is changed in gathered parameters.
-        order: compares the order in which ranks gather.
-        gradients: which gradients are averages over ranks.
+        mirror: writes changes to gathered parameters back to the shards.
+        order: compares the order in which ranks gather units.
+        gradients: reduces or refuses gradients that aren't averages over ranks.
     """
 
     strategy_name: ClassVar[str]
-    """For messages."""
+    """Name of the strategy, for messages."""
     advice: ClassVar[str]
-    """What to do where parameters are used as shards, for messages."""
+    """Advice for parameters that are used while they are sharded, for messages."""
     carries_hooks = True
     supports_inference_mode = False
 
@@ -141,7 +141,7 @@ class UnitPrepared(Prepared):
                 nn.utils.clip_grad_value_(parameters, clipping.max_value)
         if clipping.max_norm is None:
             return None
-        # A norm of DTensors counts each element of the whole once, and so does one of what every rank has.
+        # The norm of a DTensor counts each element of the full tensor once; an unsharded one is equal on all ranks.
         grads = [[p.grad for p in parameters if p.grad is not None and p.numel()] for parameters in kinds]
         norms = [_gathered(nn.utils.get_total_norm(each, clipping.norm_type)) for each in grads]
         device = norms[0].device
@@ -210,7 +210,7 @@ class UnitPrepared(Prepared):
         self.has_all_states = not any(map(self._has_owners, range(len(self.optimizers))))
 
     def _has_owners(self, index: int) -> bool:
-        """Whether each rank has states of some parameters alone."""
+        """Whether each rank has optimizer states of only some parameters."""
         return isinstance(self._steps[index], OwnedStep)
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
@@ -239,7 +239,7 @@ class UnitPrepared(Prepared):
 
     @contextmanager
     def recovering(self, in_backward: bool = False) -> Iterator[None]:
-        """Around a forward or backward: after an exception that the loop catches, the next one is as any other."""
+        """Run a forward or backward; after an exception, reset the state so that the loop may continue."""
         try:
             yield
         except Exception:
@@ -248,7 +248,7 @@ class UnitPrepared(Prepared):
             raise
 
     def _refuse_scaling(self) -> None:
-        """Torch's loss scaler takes gradients of one kind only."""
+        """Refuse loss scaling for parameters on several meshes: torch's loss scaler needs one."""
         if not self.precision.scales_loss:
             return
         for index in range(len(self.optimizers)):
@@ -263,23 +263,23 @@ class UnitPrepared(Prepared):
 
     def set_reduces(self, reduces: bool) -> None:
         if reduces == self.reduces:
-            return  # torch's setter goes through all modules
+            return  # torch's setter visits all modules
         self.reduces = reduces
         for root in self.sharded.roots:
             root.set_requires_gradient_sync(reduces)
 
     def reshard(self) -> None:
-        """Free gathered parameters where a forward left them, as after an evaluation or a batch without a loss."""
+        """Free parameters that a forward left gathered, as after an evaluation or a batch without a loss."""
         self.mirror.settle()
         for unit in self.sharded.units:
             unit.reshard()
 
     def _before_step(self, index: int) -> None:
-        """Free gathered copies, which would go on living next to the shards that are stepped."""
+        """Free gathered copies: the step changes the shards, and the copies would be stale."""
         self.reshard()
 
     def _average_whole(self) -> None:
-        """Average gradients of parameters that every rank has all of, where a strategy leaves some. Collective."""
+        """Average gradients of unsharded parameters, in strategies that have some. Collective."""
 
 
 def _gathered(norm: torch.Tensor) -> torch.Tensor:

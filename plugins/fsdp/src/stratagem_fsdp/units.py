@@ -1,4 +1,4 @@
-"""Units of a module sharded one by one, over one or two dimensions of a mesh that may have others."""
+"""Shards the units of a module one by one, over one or two dimensions of a mesh that may have more."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def shard_units(
 ) -> None:
     """Fill and shard `request.module` in place, unit by unit. Collective.
 
-    A rank holds one unit whole at a time, beside its shards, unless the module came whole.
+    A rank holds one full unit at a time, in addition to its shards, unless the module was already materialized.
 
     Args:
         request: as the `setup` hook received it.
-        mesh_of: returns the mesh of a unit: (shards,), or (replicas, shards); None where it isn't sharded.
-        fill_unit: gives a module its values, outside of modules in it that were filled.
+        mesh_of: returns the mesh of a unit: (shards,), or (replicas, shards); None if it isn't sharded.
+        fill_unit: fills a module with its values, except submodules that are already filled.
         auto_wrap_policy: which modules are units; as for fsdp.
-        apart: modules that are units whatever the policy, since their mesh is another one.
+        apart: modules that are always units, since they have another mesh.
 
     Raises:
-        ConfigError: a parameter was split so that some ranks have nothing of it.
+        ConfigError: another axis has split a parameter so that some ranks have no elements of it.
     """
     root, original_module = request.module, request.original_module
     if mesh_of(root) is not None:
@@ -78,11 +78,11 @@ def shard_unit(
 
     Args:
         request: as the `setup` hook received it.
-        unit: has its values.
-        mesh: over which it is sharded.
+        unit: the module; it must have its values.
+        mesh: the mesh over which it is sharded.
         inner: units that are sharded already.
-        kept: parameters in it that no unit has.
-        reshards_after_forward: whether it is gathered again for its backward.
+        kept: parameters in it that belong to no unit.
+        reshards_after_forward: whether to free its parameters after forward, and gather them again for backward.
 
     Raises:
         ConfigError: its trained parameters have several dtypes.
@@ -100,7 +100,7 @@ def shard_unit(
 
 
 def refuse_empty_parts(named: Iterable[tuple[str, nn.Parameter]]) -> None:
-    """Refuse what `fully_shard` can't reduce in backward, on all ranks alike.
+    """Refuse split parameters of which some ranks have no elements: `fully_shard` can't reduce their gradients.
 
     Args:
         named: parameters with their names in the user's module.
@@ -119,19 +119,19 @@ def refuse_empty_parts(named: Iterable[tuple[str, nn.Parameter]]) -> None:
 def left_alone(
     apart: Iterable[nn.Module], mesh_of: Callable[[nn.Module], DeviceMesh | None]
 ) -> list[nn.Parameter]:
-    """Return the parameters of modules that no unit around them may have, since they aren't sharded."""
+    """Return the parameters of unsharded modules, which must not belong to a unit around them."""
     return [each for module in apart if mesh_of(module) is None for each in module.parameters(recurse=False)]
 
 
 def sharded_units(root: nn.Module) -> tuple[tuple[FSDPModule, ...], tuple[FSDPModule, ...]]:
-    """Return the units of a module that was sharded, inner ones first, and those that aren't in another one."""
+    """Return the units of a sharded module, inner ones first; and the outermost units."""
     units = tuple(module for module in _inner_first(root, set()) if isinstance(module, FSDPModule))
     outermost = outermost_of(units)
     return units, tuple(unit for unit in units if unit in outermost)
 
 
 def outermost_of(units: Iterable[nn.Module]) -> set[nn.Module]:
-    """Return those that aren't within another one."""
+    """Return the units that aren't inside of another one."""
     units = set(units)
     return units - {inner for unit in units for inner in list(unit.modules())[1:]}
 
@@ -144,7 +144,10 @@ def _inner_first(module: nn.Module, seen: set[nn.Module]) -> list[nn.Module]:
 
 
 def _own_memory(module: nn.Module, args: Any, output: Any) -> Any:
-    """Return outputs that aren't views: fully_shard notices no backward through a view that is changed in place."""
+    """Clone outputs that are views: an in-place change of a view drops fully_shard's pre-backward hook.
+
+    See pytorch/pytorch#181832.
+    """
     if not isinstance(output, (torch.Tensor, tuple, list)):
         return output
     return map_tensors(lambda tensor: tensor.clone() if is_view(tensor) else tensor, output)

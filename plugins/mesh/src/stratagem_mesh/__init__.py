@@ -1,4 +1,4 @@
-"""Parallelisms from separate plugins, composed on one mesh of ranks."""
+"""Composes parallelisms from separate plugins on one mesh of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a user's module to one that every axis of a composition has transformed."""
+"""Applies every axis of a composition to a user's module."""
 
 from __future__ import annotations
 
@@ -39,16 +39,15 @@ def apply_axes(
     Args:
         request: as the `setup` hook received it.
         axes: in the order of the mesh.
-        mesh: with a dimension for each.
+        mesh: has one dimension per axis.
         sizes: of the axes by name.
-        construction: how the module was constructed, if on "meta".
-        sync_module_states: start from rank 0's values.
-        closing: unwound at the end of the run.
+        construction: the recorded construction of a module on "meta"; else None.
+        sync_module_states: whether to start from rank 0's values.
+        closing: closed at the end of the run.
         open_group: as `AxisTarget.open_group`.
 
     Returns:
-        Which of its modules are sharded, and what each axis does in each step, in the order in which they were
-        applied.
+        The sharded units, and each axis's work per step, in the order in which the axes were applied.
     """
     root, original_module = request.module, request.original_module
     snapshot = ModuleSnapshot(root)
@@ -78,16 +77,16 @@ def apply_to_part(
     closing: ExitStack,
     open_group: Callable[[Iterable[Sequence[int]]], Any],
 ) -> Prepared:
-    """Give this rank its part of `request.module`, and transform that in place, axis by axis. Collective.
+    """Divide `request.module`, and transform this rank's part in place, axis by axis. Collective.
 
     Args:
         request: as the `setup` hook received it.
-        divider: gives each rank its part, and says how batches run through all of them.
-        axes: in the order of the mesh, with the divider.
-        mesh: with a dimension for each.
+        divider: the axis that gives each rank its part and runs batches through all parts.
+        axes: in the order of the mesh, including the divider.
+        mesh: has one dimension per axis.
         sizes: of the axes by name.
-        construction: how the module was constructed, if on "meta".
-        closing: unwound at the end of the run.
+        construction: the recorded construction of a module on "meta"; else None.
+        closing: closed at the end of the run.
         open_group: as `AxisTarget.open_group`.
     """
     root = request.module
@@ -105,18 +104,18 @@ def apply_to_part(
 
 
 def _leave(unit: nn.Module) -> None:
-    """Leave a module as it is: the divider itself gives it its values."""
+    """Do nothing: the divider fills modules itself."""
 
 
 class _Filled:
-    """Stands where a `Materializer` gives modules their values: they have them."""
+    """In place of a `Materializer`, for modules that are already filled."""
 
     def fill(self, unit: nn.Module, inner: set[nn.Module]) -> None:
-        """Leave a module as it is."""
+        """Do nothing."""
 
 
 class _Filling:
-    """Gives each module its values once, inner ones first."""
+    """Fills each module with its values once, inner ones first."""
 
     def __init__(self, filler: Filler) -> None:
         self._filler = filler
@@ -124,7 +123,7 @@ class _Filling:
 
     def fill(self, unit: nn.Module) -> None:
         if not self._done:
-            # All axes that split layers have done so.
+            # By now, all axes that split layers have done so.
             self._filler.tie_again()
         if unit not in self._done:
             self._filler.fill(unit, self._done)

@@ -1,4 +1,4 @@
-"""What `stratagem conformance composition`, and the tests, try."""
+"""The subject of `stratagem conformance composition` and of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of the printed plan that say what a composition is."""
+"""Lines of the printed plan that describe a composition."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MAX_GROUPS = 4
 
 
 def describe(composition: Composition, sizes: Mapping[str, int]) -> list[str]:
-    """Return the mesh, which ranks read the same batches, and what each axis of several ranks sends.
+    """Return lines with the mesh, the ranks that read the same batches, and what each axis sends.
 
     Args:
         composition: the axes.
-        sizes: their numbers of ranks by name, outermost first.
+        sizes: number of ranks of each axis by name, outermost first.
     """
     names, shape = list(sizes), list(sizes.values())
     shown = [axis for axis in composition.axes if axis in composition.given or sizes[axis.name] > 1]
@@ -42,7 +42,7 @@ def describe(composition: Composition, sizes: Mapping[str, int]) -> list[str]:
 
 
 def describe_elastic(composition: Composition, plan: LaunchPlan) -> list[str]:
-    """Return a line that says which axis follows the number of machines; none where that is fixed."""
+    """Return a line about the axis that follows the number of machines; no line if that number is fixed."""
     axis = composition.automatic
     if axis is None or not plan.is_elastic or plan.min_nodes is None:
         return []

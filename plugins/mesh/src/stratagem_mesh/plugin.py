@@ -1,4 +1,4 @@
-"""What stratagem-mesh offers."""
+"""Registers the components of stratagem-mesh."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stratagem_components() -> Sequence[Component]:
             conformance="stratagem_mesh.conformance:SUBJECT",
             capabilities=Capabilities(
                 processes="per-device",
-                # Torch's loss scaler takes gradients of one kind only.
+                # Torch's loss scaler needs all gradients on one mesh.
                 precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true", "float8*"),
                 features=frozenset(
                     {

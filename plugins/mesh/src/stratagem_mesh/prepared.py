@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _NUMBERS = count()
 _PREPARED: WeakValueDictionary[int, ComposedPrepared] = WeakValueDictionary()
-"""In the order in which they were made, which is that of all ranks: completing gradients is collective."""
+"""In order of creation, which is the same on all ranks: completing gradients is collective."""
 
 
 class ComposedPrepared(FSDPPrepared):
-    """A module that several axes have transformed. Every forward is collective, that of an evaluation too.
+    """A module that several axes have transformed. Every forward is collective, also in an evaluation.
 
     Args:
         request: as the `setup` hook received it; its module has been transformed.
-        sharded: what of it is sharded.
-        axes: of more than one rank, in the order of the mesh.
-        steps: what axes do in each step, in the order in which they were applied.
+        sharded: its sharded units.
+        axes: those with more than one rank, in the order of the mesh.
+        steps: the axes' work per step, in the order in which the axes were applied.
     """
 
     strategy_name = "composition"
@@ -67,20 +67,20 @@ class ComposedPrepared(FSDPPrepared):
         return output
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        # A generator's loss is computed with the critic, too, whose parameters get gradients then.
+        # A backward may reach several modules: a GAN's generator loss also gives the critic gradients.
         reached = [each for each in _PREPARED.values() if each._collectives is self._collectives]
         kept = [each._set_aside() for each in reached]
         with self._computing():
             super().backward(loss, **kwargs)
             if not self.reduces:
-                self._average_whole()  # module hooks may read gradients of an accumulation window, too
+                self._average_whole()  # module hooks may read gradients within an accumulation window
         for each, (completed, gradients) in zip(reached, kept):
             each._add_back(completed, gradients)
 
     def _set_aside(self) -> tuple[list[int], list[tuple[nn.Parameter, torch.Tensor]]]:
-        """Take away gradients that a step left: new ones may not be added in place to those of another layout."""
+        """Set completed gradients aside: autograd can't accumulate new ones in place into another DTensor layout."""
         if not self._completing:
-            return [], []  # what the user's code holds of the gradients' memory has to stay theirs
+            return [], []  # keep the tensors: the user's code may hold references to them
         kept = [
             (parameter, parameter.grad)
             for index in self._completed
@@ -94,7 +94,7 @@ class ComposedPrepared(FSDPPrepared):
         return completed, kept
 
     def _add_back(self, completed: list[int], kept: list[tuple[nn.Parameter, torch.Tensor]]) -> None:
-        """Complete new gradients as well, and add them to what was set aside. Collective."""
+        """Complete new gradients, too, and add them to those that were set aside. Collective."""
         for index in completed:
             self._complete(index)
         for parameter, before in kept:
@@ -183,4 +183,4 @@ class ComposedPrepared(FSDPPrepared):
         return contexts
 
     def _refuse_scaling(self) -> None:
-        """Loss scaling isn't among the precisions declared."""
+        """Do nothing: no declared precision scales the loss."""

@@ -48,10 +48,10 @@ class ComposedStrategy(DeferringStrategy):
             one may be "auto".
         axis_options: name of an axis → keyword values for its constructor, for axes that are given by name.
         sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.
-        options: those of `ProcessGroupOptions`.
+        options: options of `ProcessGroupOptions`.
 
     Raises:
-        ConfigError: axes can't be composed; or an option that an axis doesn't have.
+        ConfigError: the axes can't be composed, or an axis doesn't have an option.
         UnknownNameError: no installed distribution has an axis of that name.
     """
 
@@ -73,15 +73,15 @@ class ComposedStrategy(DeferringStrategy):
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """The mesh of the live run, with a dimension of its name for each axis.
+        """The mesh of the current run, with one dimension per axis, under the axis's name.
 
         Raises:
-            StratagemError: no run of this strategy is live in this process.
+            StratagemError: this process has no current run of this strategy.
         """
         return mesh_of(self.collectives)
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Leave out what one of its axes doesn't have, and ranks that come and go where no data axis takes them."""
+        """Leave out features that an axis lacks, and "elastic" unless a data axis has size "auto"."""
         features, precisions = declared.features, declared.precisions
         automatic = self.composition.automatic
         if automatic is None or automatic.reads_same_batches:
@@ -93,7 +93,7 @@ class ComposedStrategy(DeferringStrategy):
         return replace(declared, features=features, precisions=precisions)
 
     def advice_for(self, feature: str) -> str | None:
-        """For ranks that come and go, a data axis without a size."""
+        """For "elastic", advise to leave out the size of a data axis."""
         data = self.composition.data_axes()
         sized = [axis for axis in self.axes if axis.name in data]
         is_lacking = any(feature in axis.lacks for axis in self.axes)
@@ -105,11 +105,11 @@ class ComposedStrategy(DeferringStrategy):
 
     @property
     def rank_unit(self) -> int:
-        """The product of the sizes that are given."""
+        """The product of the given sizes."""
         return self.composition.rank_unit
 
     def check_run(self, run: Run) -> None:
-        """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
+        """Refuse a mesh whose sizes don't multiply to the number of processes, before any is started."""
         sizes = self.composition.sizes(run.world_size)
         divider = self.composition.divider
         if divider is not None and not self.sync_module_states:
@@ -126,7 +126,7 @@ class ComposedStrategy(DeferringStrategy):
         return [*lines, *describe_elastic(self.composition, run.plan)]
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group and the mesh; data are shared among the ranks of all data axes."""
+        """Open the process group and the mesh. The data ranks are those along all data axes."""
         collectives = self.open_process_group(request)
         sizes = self.composition.sizes(collectives.world_size)
         names, shape = list(sizes), list(sizes.values())
@@ -137,19 +137,19 @@ class ComposedStrategy(DeferringStrategy):
         return collectives
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse what needs all parameters at once where each rank has some: others step whole tensors."""
+        """Refuse optimizers that need all parameters at once if each rank has only some of them."""
         reason = super().refuse_optimizer(optimizer, world_size)
         divider = self.composition.divider
         has_all = divider is None or self.composition.sizes(world_size)[divider.name] == 1
         return reason_despite_wholes(self, optimizer, reason, has_all=has_all)
 
     def can_restore(self, shards: object) -> bool:
-        """What left a module of DTensors, split alike."""
+        """Whether the shards are those of a module with DTensors, which `setup` can restore."""
         return isinstance(shards, KeptShards)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module that every axis has transformed, once."""
+        """Return a module that every axis has transformed."""
         construction = self.pop_deferred_init(request.original_module)
         sizes = self.composition.sizes(request.collectives.world_size)
         axes, mesh = self.composition.axes, mesh_of(request.collectives)
@@ -174,7 +174,7 @@ def compose(*axes: Axis, **options: Any) -> ComposedStrategy:
 
 
 def _made(chosen: Sequence[Axis | AxisChoice], options: Mapping[str, Mapping[str, Any]]) -> list[Axis]:
-    """Make the axes that are given by name, each with its options."""
+    """Construct the axes that are given by name, each with its options."""
     by_name = [each.component.name for each in chosen if isinstance(each, AxisChoice)]
     for name in options:
         if name not in by_name:
