@@ -1,7 +1,7 @@
-"""Processes of this node, which are started, supervised and restarted together.
+"""Start, supervise and restart the processes of this node as a group.
 
-For plugins that start processes: tasks sent to them (`sending`, `loads`), folders that are cleared up
-after a kill (`folder_lock`), states kept for the next attempt, a fork server, processes that end with their parent.
+For plugins that start processes: send tasks to them (`sending`, `loads`), lock folders that are removed after a kill
+(`folder_lock`), keep states for the next attempt, start a fork server, and end processes with their parent.
 Names are imported when they are first used.
 """
 
@@ -60,7 +60,7 @@ __all__ = [
     "stopping",
 ]
 
-if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""`os._exit(0)` of a worker that hasn't finished: a failure that is otherwise not reported."""
+"""Report `os._exit(0)` in an unfinished worker as a failure, which torch elastic takes for success."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stratagem_launch.launch_dir import LaunchDir
 
 @contextlib.contextmanager
 def early_exits_fail(launch_dir: LaunchDir, attempt: int, rank: int) -> Iterator[None]:
-    """Within this, `os._exit(0)` leaves a mark and ends this process with code 1 instead.
+    """Make `os._exit(0)` record an event and end this process with code 1. A context manager.
 
-    Torch elastic takes code 0 for success, and then waits without end for the value that such a
-    process didn't return. Processes that this one forks exit as they like.
+    Torch elastic takes exit code 0 for success, and then waits for ever for the value that such a process didn't
+    return. Processes that this one forks are unaffected.
     """
     exit_now, own = os._exit, os.getpid()
 

@@ -35,14 +35,13 @@ from stratagem_launch.worker import run_worker, threads_per_worker, unguarded_se
 
 
 class ElasticLauncher(Launcher):
-    """Makes one process per rank on this node; the elastic agent restarts and ends them as a group.
+    """Starts one process per rank on this node. The elastic agent restarts and ends them as a group.
 
     Args:
-        plan: how many processes, and how to start them.
+        plan: the number of processes, and how to start them.
 
     Raises:
-        UsageError: the plan names no known start method, no process, or several nodes without a
-            rendezvous.
+        UsageError: the plan has an unknown start method, no process, or several nodes without a rendezvous.
     """
 
     worker_environment = "torchelastic"
@@ -72,11 +71,11 @@ class ElasticLauncher(Launcher):
 
         Raises:
             ConfigError: the endpoint's host has no address; see `require_endpoint`.
-            SystemExit: SIGTERM, SIGHUP or SIGQUIT reached this process; 128 + its number, after all
-                workers have ended. `Preempted` where they have saved before, and it was a signal that they obey.
+            SystemExit: SIGTERM, SIGHUP or SIGQUIT reached this process and all workers have ended; the code is 128 +
+                the signal's number. It is `Preempted` if the workers obey this signal and have saved.
         """
         if is_being_imported_by_worker():
-            # A worker that imports an unguarded script; the launcher it belongs to says so, once.
+            # This is a worker that imports an unguarded script; its launcher reports that once.
             raise SystemExit(1)
         forked = self.plan.start_method == "fork"
         if forked:
@@ -84,7 +83,7 @@ class ElasticLauncher(Launcher):
             require_forkable(threads_per_worker(environ, self.plan.processes_per_node))
             from stratagem.sdk.collectives import forget_meshes  # it imports torch
 
-            # Ranks would let go of this process's groups, of whose threads they have none.
+            # Forked ranks would destroy this process's groups, whose threads they don't have.
             forget_meshes()
         require_endpoint(self.plan)
         if self.plan.log_dir is not None:
@@ -92,7 +91,7 @@ class ElasticLauncher(Launcher):
 
             refuse_unwritable(self.plan.log_dir)
         if self.plan.start_method == "forkserver":
-            # It imports torch while the task is pickled.
+            # The server imports torch while this process pickles the task.
             preload_fork_server((*self.plan.preload, *task.preload))
         launch_dir = LaunchDir.create()
         with contextlib.ExitStack() as held:
@@ -106,14 +105,15 @@ class ElasticLauncher(Launcher):
                 Supervision(launch_dir, is_ending, stop, self.plan.max_restarts > 0) as eye,
             ):
                 started = self._run(launch_dir, task, eye, stop)
-                preempted = eye.preempted() if started else None  # of an attempt before it became spare
+                # A spare node has started no ranks: its workers were those of an earlier attempt.
+                preempted = eye.preempted() if started else None
             if preempted is not None:
                 raise preempted
             return pickle.loads(launch_dir.get("result")) if 0 in started else None
 
     @contextlib.contextmanager
     def _sent(self, launch_dir: LaunchDir, task: Task) -> Iterator[dict[str, Any]]:
-        """Let workers find the task, with what it refers to; yields how they prepare themselves for it."""
+        """Write the pickled task for the workers; yield what a fresh interpreter needs to load it."""
         method = self.plan.start_method
         with sending(task, method, launch_dir.path) as content:
             prepared = preparation(content, method)
@@ -136,7 +136,7 @@ class ElasticLauncher(Launcher):
     def _run(
         self, launch_dir: LaunchDir, task: Task, supervision: Supervision, stop: StopRequest
     ) -> dict[int, Any]:
-        """Start the agent, wait for it, and return what it knows of each rank of this node; a spare node has none."""
+        """Run the agent to its end; return its result for each rank of this node. A spare node has no ranks."""
         from torch.distributed.elastic.multiprocessing import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -154,7 +154,7 @@ class ElasticLauncher(Launcher):
             arguments = (launch_dir.path, task)
         try:
             with _quiet(), _variable_kept("TORCHELASTIC_SIGNALS_TO_HANDLE"), warnings.catch_warnings():
-                # Python 3.12 warns of forking with threads; `require_forkable` has tried it.
+                # Python 3.12 warns about forking with threads; `require_forkable` has checked that it works.
                 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
                 started: dict[int, Any] = elastic_launch(
                     launch_config(plan, run_id, launch_dir.path), entrypoint
@@ -164,7 +164,7 @@ class ElasticLauncher(Launcher):
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             failure: Failure | None = supervision.first_failure(codes, task.may_exit)
         except SignalException as error:
-            if error.sigval == signal.SIGINT:  # torch 2.9 handles Ctrl-C, too
+            if error.sigval == signal.SIGINT:  # torch 2.9 handles Ctrl-C too
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
         except SystemExit:
@@ -228,7 +228,7 @@ def _raised_here(failure: Failure) -> StratagemError:
 
 
 def _watch() -> contextlib.AbstractContextManager[Callable[[], bool]]:
-    """Watch for ending signals where the agent alone would wait half a minute for workers that ignore them."""
+    """Watch for ending signals if this torch's agent would wait half a minute for workers that ignore them."""
     return contextlib.nullcontext(lambda: False) if agent_ends_workers_in_time() else signal_watch()
 
 
@@ -246,7 +246,7 @@ def _variable_kept(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the agent's own account of failures, which are raised as errors; LOGLEVEL shows it."""
+    """Silence the agent's own report of failures, since they are raised as errors. LOGLEVEL shows it."""
     if "LOGLEVEL" in os.environ:
         yield
         return

@@ -1,4 +1,6 @@
-"""Whether this process may still be forked: what it has computed can make its children hang."""
+"""Check whether this process may still be forked. Its earlier computations can make forked children hang.
+Autograd's and OpenMP's threads don't exist in a forked child (pytorch/pytorch#2245, pytorch/pytorch#17199).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from stratagem.errors import UsageError
 
 _INSTEAD = 'start the workers before anything is computed, or use start_method="forkserver"'
 _ASLEEP_S = 1.0
-"""For how long all threads of a child that hangs are seen asleep, none of which has had a turn meanwhile."""
+"""A child hangs if all its threads have been asleep for so long, and none has run in that time."""
 _SPINS_NS = 5_000_000_000
-"""Processor time of a child that hangs by spinning; the computation takes some milliseconds."""
+"""A child that has used so much CPU time hangs by spinning; the computation takes a few milliseconds."""
 _TICK_NS = 10_000_000
-"""Linux shows times in hundredths of a second, whatever its own ticks are."""
+"""Linux reports CPU times in hundredths of a second, whatever the kernel's tick is."""
 _WITHOUT_PROC_S = 30.0
-"""How long a child may take if the system doesn't report what its threads do."""
+"""How long a child may take if the system doesn't report the state of its threads."""
 _PROBE_ELEMENTS = 1 << 17
 
 
@@ -28,11 +30,11 @@ def require_forkable(threads: int) -> None:
     """Refuse to fork a process whose children could not compute.
 
     Args:
-        threads: how many torch threads each child is going to use.
+        threads: number of torch threads that each child is going to use.
 
     Raises:
-        UsageError: this process has initialised a device, has threads of autograd, or a child that
-            was forked to try it hung in a small computation.
+        UsageError: this process has initialised a device or has autograd threads, or a forked test child hung in a
+            small computation.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -69,7 +71,7 @@ def _has_autograd_threads() -> bool:
 
 
 def _child_computes(torch: Any, threads: int) -> bool:
-    """Fork once and compute a little: OpenMP's threads leave no other sign, and hang in a child."""
+    """Fork a test child and run a small computation in it. Nothing else shows that OpenMP's threads would hang it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's, on forking with threads
         pid = os.fork()
@@ -87,12 +89,12 @@ def _child_computes(torch: Any, threads: int) -> bool:
 
 
 def _ends(pid: int) -> bool:
-    """Wait for a child's end; False as soon as it is known to hang.
+    """Wait for a child's end; return False as soon as it is known to hang.
 
-    On a busy machine a child that computes may take any time, so no deadline distinguishes it from one that hangs.
-    Its threads do: one that has work is runnable or gets time from the scheduler, whereas those of a child that hangs
-    all sleep, each waiting for a thread that wasn't forked. With OMP_WAIT_POLICY=active they spin for ever instead,
-    and use more time than the computation ever does.
+    On a busy machine a computing child may take any time, so a deadline can't tell it from a hanging one. Its threads
+    can: a thread with work is runnable or gets CPU time. In a hanging child all threads sleep, each waiting for a
+    thread that wasn't forked. With OMP_WAIT_POLICY=active they spin for ever instead, and use more CPU time than the
+    computation ever does.
     """
     before, asleep_since, began = None, time.monotonic(), time.monotonic()
     while not os.waitpid(pid, os.WNOHANG)[0]:
@@ -112,14 +114,14 @@ def _ends(pid: int) -> bool:
 
 
 class _Thread(NamedTuple):
-    """What the scheduler knows of a thread."""
+    """The scheduler's data about a thread."""
 
     id: int
     state: str
     """State as in /proc: "S" waits for something, "R" runs or waits for a processor."""
     ran_ns: int
     turns: int
-    """How often it was given a processor."""
+    """Number of times that it was scheduled."""
 
 
 def _threads_of(pid: int) -> list[_Thread] | None:

@@ -1,4 +1,4 @@
-"""One process per node that has imported torch, and forks each worker in some hundredths of a second."""
+"""The fork server: one process per node that has imported torch, and forks a worker within hundredths of a second."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stratagem.errors import UsageError
 from stratagem_launch.guard import stop_signals_ignored
 
 _LONGEST_SOCKET = 107
-"""Bytes of a socket's path: Linux, unix(7)."""
+"""Maximum length of a socket's path in bytes (Linux, unix(7))."""
 OWNER = "STRATAGEM_FORK_SERVER_OWNER"
-"""Set, while the server is started, to the id of the process whose end is to end the server."""
+"""Variable set while the server is started: id of the process with which the server is to end."""
 
 _FIRST = ("stratagem_launch.server",)
 _ALWAYS = ("torch.distributed.elastic.multiprocessing.api", "stratagem_launch.worker")
@@ -24,26 +24,26 @@ _ALWAYS = ("torch.distributed.elastic.multiprocessing.api", "stratagem_launch.wo
 def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
     """Start the fork server now, and let it import modules while this process continues.
 
-    Returns at once. Called in the launching process, as early as it is known that workers will be
-    started; a server that already runs is left as it is. The modules must touch no device, and must
-    do nothing on import that a worker may not inherit. Those that can't be imported are left out.
+    Returns at once. Call it in the launching process as soon as it is known that workers will be started. A running
+    server is left as it is. On import, the modules must not touch a device or do anything that a worker may not
+    inherit. Modules that can't be imported are skipped.
 
     Args:
         modules: names of modules, imported once per node.
 
     Raises:
-        UsageError: the folder for temporary files has too long a name for sockets in it.
+        UsageError: the path of the folder for temporary files is too long for sockets in it.
     """
     _keep_sockets_private()
     _refuse_long_paths()
     names = [*_FIRST, *modules, *_ALWAYS]
     multiprocessing.set_forkserver_preload(list(dict.fromkeys(names)))
-    # The kernel would end the server with the thread that starts it: only ask for it in the main one.
+    # The kernel would end the server with the thread that starts it: ask for that only in the main thread.
     before = os.environ.pop(OWNER, None)
     if threading.current_thread() is threading.main_thread():
         os.environ[OWNER] = str(os.getpid())
     try:
-        # It also starts Python's resource tracker, which by default ignores only SIGTERM and SIGINT.
+        # This also starts Python's resource tracker, which by default ignores only SIGTERM and SIGINT.
         with stop_signals_ignored():
             forkserver.ensure_running()
     finally:
@@ -53,7 +53,7 @@ def preload_fork_server(modules: Iterable[str] = ("torch",)) -> None:
 
 
 def _refuse_long_paths() -> None:
-    """Without this the server ends in a traceback, and loaders' workers wait for ever."""
+    """Refuse socket paths that are too long. The server would end in a traceback, and loader workers hang."""
     longest = os.path.join(util.get_temp_dir(), "listener-12345678")
     if len(os.fsencode(longest)) > _LONGEST_SOCKET:
         raise UsageError(
@@ -64,9 +64,9 @@ def _refuse_long_paths() -> None:
 
 
 def own_fork_servers() -> None:
-    """Make a fork server that this worker may start, as for a data loader, end with the worker.
+    """Make a fork server that this worker may start, for example for a data loader, end with the worker.
 
-    By itself it would stay as long as a process that it forked, and that one as long as the server.
+    Otherwise the server would live as long as the processes that it forked, and they as long as the server.
     """
     _keep_sockets_private()
     multiprocessing.set_forkserver_preload([*_FIRST, "__main__", "torch"])

@@ -1,4 +1,4 @@
-"""No orphans: a worker ends when the process that launched it ends, however that was ended."""
+"""No orphans: a worker ends when its launching process ends, whatever ended that."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _POLL_S = 0.5
 SAVED_FROM = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name)
 )
-"""Signals that a fork server ignores, and its workers don't."""
+"""Signals that a fork server ignores but its workers obey."""
 
 
 @contextlib.contextmanager
 def stop_signals_ignored() -> Iterator[None]:
-    """Let processes that this one starts meanwhile ignore the signals in `SAVED_FROM`; in the main thread alone."""
+    """Let processes started within this context ignore the signals in `SAVED_FROM`. Only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,9 +45,9 @@ def die_with_parent() -> None:
 
 
 def set_pdeathsig_in_children() -> None:
-    """Make each process that this one forks from its main thread end with it.
+    """Make each process that this one forks from its main thread end together with this one.
 
-    Covers the worker processes of a data loader, which would otherwise notice only seconds later.
+    Covers a data loader's worker processes, which would otherwise notice the end only seconds later.
     Forks from other threads are left alone, since the kernel would end those children with the thread.
     """
     from_main_thread = False
@@ -66,7 +66,7 @@ def set_pdeathsig_in_children() -> None:
 def die_with(pid: int) -> None:
     """End this process by SIGKILL as soon as process `pid` is gone.
 
-    A daemon thread waits for it. Use this where `pid` isn't the parent, as behind a fork server.
+    A daemon thread waits for it. Use this if `pid` isn't the parent, as with a fork server.
     """
     try:
         gone = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
@@ -93,7 +93,7 @@ def _end_now() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process of this id exists, be it a zombie."""
+    """Return whether a process of this id exists, also as a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -109,7 +109,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def can_answer(pid: int) -> bool:
-    """Return whether a process exists, and neither has ended nor stands still."""
+    """Return whether a process exists and is neither a zombie nor stopped."""
     return is_alive(pid) and _state(pid) not in ("T", "Z", "X")
 
 

@@ -11,32 +11,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUND = "round"
-"""File with the number of the round that this node's workers are started for, where nodes agree on rounds."""
+"""File with the number of the round for which this node's workers are started, if nodes agree on rounds."""
 
 
 LOG_DIR_VARIABLE = "STRATAGEM_LOG_DIR"
-"""Variable with a folder for workers' output, for a run that names none and may have no workers."""
+"""Variable with the folder for workers' output, for a run that doesn't set one."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """How each worker prepares itself before it runs the task; needs no import of torch to be read."""
+    """How each worker prepares itself before it runs the task. Reading it doesn't import torch."""
 
     launcher_pid: int
     environ: dict[str, str]
     """The whole environment of the launching process, with the plan's variables."""
     default_start_method: str | None
-    """How multiprocessing starts processes in the launching process; None is Python's default."""
+    """The launching process's start method of multiprocessing; None for Python's default."""
     has_store: bool = False
     """Whether the workers' store is a file in the folder, instead of a server that listens."""
     log_dir: str | None = None
-    """Where to redirect the output to; None keeps the console."""
+    """Folder to redirect the output to; None writes to the console."""
     preparation: dict[str, Any] = field(default_factory=dict)
-    """For a fresh interpreter: what `multiprocessing.spawn.prepare` makes `__main__` importable from."""
+    """For a fresh interpreter: the argument of `multiprocessing.spawn.prepare`, which imports `__main__`."""
 
 
 def log_file(log_dir: str, attempt: int, rank: int, stream: str) -> str:
-    """Return the path of what a rank wrote to `stream`, stdout or stderr, in one attempt."""
+    """Return the path of a rank's log file for `stream`, "stdout" or "stderr", in one attempt."""
     return os.path.join(log_dir, f"attempt_{attempt}", str(rank), f"{stream}.log")
 
 
@@ -54,13 +54,13 @@ class Failure:
     traceback: str
     exit_code: int = 1
     usage: bool = False
-    """Whether it was a `UsageError` or a `SealError`, which its sentence explains."""
+    """Whether it was a `UsageError` or a `SealError`, whose message explains it without a traceback."""
     exception: bytes | None = None
-    """It, pickled, where that works."""
+    """The pickled exception; None if it can't be pickled."""
     raised: bool = True
-    """False where the worker ended otherwise than by an exception; `line` then says how."""
+    """False if the worker ended without an exception; `line` then says how it ended."""
     is_whole: bool = False
-    """Whether it was found out from what all ranks did; `line` then is the whole sentence."""
+    """Whether it was diagnosed from the evidence of all ranks; `line` is then the whole message."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class WorkerEvent:
 
 @dataclass(frozen=True)
 class LaunchDir:
-    """The directory; every file appears in it whole, under its last name."""
+    """The directory of a launch. Files are written atomically: each appears complete, under its final name."""
 
     path: str
 
@@ -88,7 +88,7 @@ class LaunchDir:
         return cls(tempfile.mkdtemp(prefix="stratagem-launch-"))
 
     def remove(self) -> None:
-        """Delete it and all in it."""
+        """Delete the directory and all files in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def put(self, name: str, content: bytes, when: float | None = None) -> None:
@@ -115,7 +115,7 @@ class LaunchDir:
         return os.path.exists(os.path.join(self.path, name))
 
     def mark(self, event: str, attempt: int, rank: int, when: float | None = None) -> None:
-        """Note an event of the calling worker, of now or of `when`."""
+        """Record an event of the calling worker, with the time `when`, by default now."""
         self.put(f"mark.{event}.{attempt}.{rank}.{os.getpid()}", b"", when)
 
     def marks(self) -> list[WorkerEvent]:
@@ -139,7 +139,7 @@ class LaunchDir:
         self.put(f"preempted.{attempt}.{rank}", pickle.dumps(preempted))
 
     def preempted(self, attempt: int, ranks: Sequence[int]) -> Any:
-        """Return what the first of these ranks recorded by `put_preempted`; None where none has."""
+        """Return the record of `put_preempted` of the first of these ranks that has one; None if none has."""
         for rank in ranks:
             if self.has(f"preempted.{attempt}.{rank}"):
                 return pickle.loads(self.get(f"preempted.{attempt}.{rank}"))

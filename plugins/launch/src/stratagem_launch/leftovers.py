@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 _OWNER = "owner"
-"""File in a launch's directory that is locked as long as its process, or a worker forked from it, lives.
+"""File in a launch's directory that stays locked while its process, or a worker forked from it, lives.
 
 A process id would not do: another host or container may share the folder for temporary files.
 """
@@ -17,10 +17,10 @@ A process id would not do: another host or container may share the folder for te
 
 @contextlib.contextmanager
 def folder_lock(directory: str) -> Iterator[None]:
-    """While a launch uses `directory`, and remove neighbouring ones that are no longer used.
+    """Lock `directory` while a launch uses it, and remove unused directories of other launches. A context manager.
 
     Args:
-        directory: its path; names of neighbouring ones have the same start, up to the last hyphen.
+        directory: its path. Names of other launches' directories are equal up to the last hyphen.
     """
     folder, name = os.path.split(directory)
     prefix = name[: name.rindex("-") + 1]
@@ -29,7 +29,7 @@ def folder_lock(directory: str) -> Iterator[None]:
             _remove_unused(os.path.join(folder, other))
     handle = os.open(os.path.join(directory, f"{_OWNER}.unfinished"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Without locks, as on some network file systems, it stays unfinished and is never removed.
+        # Some network file systems have no locks: the directory then is never removed by other launches.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.replace(os.path.join(directory, f"{_OWNER}.unfinished"), os.path.join(directory, _OWNER))

@@ -1,4 +1,4 @@
-"""Where the output of each rank is kept, and that it still reaches the console."""
+"""Write each rank's output to log files, and still show it on the console."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class InheritedOutput(LogsSpecs):
 class KeptOutput(LogsSpecs):
     """Each rank's output goes to `attempt_N/RANK/{stdout,stderr}.log`, and from there to the console.
 
-    The workers redirect themselves: the agent, starting a program, would leave the files open.
+    Workers redirect their own output, because an agent that starts a program would leave the files open.
 
     Args:
-        log_dir: made when it doesn't exist; several nodes may share it.
+        log_dir: created if it doesn't exist. Several nodes may share it.
     """
 
     def __init__(self, log_dir: str) -> None:

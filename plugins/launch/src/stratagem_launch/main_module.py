@@ -1,4 +1,4 @@
-"""Whether workers can import the script that launches them, and how a fresh interpreter does it."""
+"""Check whether workers can import the launching script, and prepare a fresh interpreter to import it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def preparation(task: bytes, start_method: str) -> dict[str, Any]:
         start_method: popen, spawn or forkserver; the last two prepare themselves, so only checks are made.
 
     Raises:
-        UsageError: multiprocessing is going to import a script that is no file.
+        UsageError: multiprocessing would import a script that isn't a file.
     """
     data = {key: value for key, value in spawn.get_preparation_data("").items() if key in _PREPARED}
     if start_method != "popen":

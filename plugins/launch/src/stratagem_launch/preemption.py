@@ -1,4 +1,4 @@
-"""`PreemptionWatch`: whether a run is to stop soon, on which all ranks agree, so that it can save before it ends."""
+"""`PreemptionWatch`: all ranks agree whether a run must stop soon, so that it can save before it is ended."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ EXIT_CODE = 75
 STOP_SIGNALS = "SIGTERM,SIGUSR1,SIGUSR2"
 """Signals that a run obeys by default."""
 ALLOWED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-"""Signals by which schedulers say that a process is about to be ended."""
+"""Signals by which schedulers announce that they will end a process."""
 
 EXCHANGE_S = 0.5
-"""How often ranks ask each other, estimated from the duration of previous steps."""
+"""Target interval between exchanges of ranks; the number of steps is estimated from the previous ones."""
 NOTE = "preemption"
 """First part of the names of notes in the launch's folder."""
 
 
 class Preempted(SystemExit):
-    """A run that was asked to stop and ends, with what it could save; uncaught, the process exits with 75.
+    """Raised when a run that was asked to stop ends. If it isn't caught, the process exits with code 75.
 
     Attributes:
-        reason: as "SIGTERM", or "the time limit".
-        path: of the checkpoint of a fit; "" where nothing resumes from one.
-        step: optimizer steps in it.
-        rank: of the process that raised it.
-        predictions: of a prediction, those of the first batches, in a list for each loader; on rank 0.
+        reason: such as "SIGTERM" or "the time limit".
+        path: path of a fit's checkpoint; "" if there is none to resume from.
+        step: number of optimizer steps in the checkpoint.
+        rank: rank of the process that raised it.
+        predictions: on rank 0, a stopped prediction's results for the batches so far, one list per loader.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Preempted(SystemExit):
 
 
 def check_stop_signals(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names of signals, given as a list, or as "SIGTERM,SIGUSR1"; "" and () are none.
+    """Return the names of signals from a sequence or a text such as "SIGTERM,SIGUSR1"; "" and () mean none.
 
     Raises:
-        ConfigError: one isn't among `ALLOWED`.
+        ConfigError: a signal isn't in `ALLOWED`.
     """
     given = names.split(",") if isinstance(names, str) else names
     if not isinstance(given, (list, tuple)):
@@ -79,28 +79,28 @@ def check_stop_signals(names: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class StopConditions:
-    """What makes a run stop."""
+    """The conditions under which a run stops."""
 
     signals: tuple[str, ...] = tuple(STOP_SIGNALS.split(","))
     grace_period_s: float = 30.0
-    """How long a process may still run after a signal, and how long before a limit the run stops."""
+    """How long a process may run after a signal; also how long before a limit the run stops."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Name of a limit, such as "the time limit" → when the process is ended, in seconds since the epoch."""
+    """Name of a limit, such as "the time limit" → time at which the process is ended, in seconds since the epoch."""
 
 
 class PreemptionWatch:
-    """Watches for signals and limits from the main thread, as a context; elsewhere for limits alone.
+    """Watches for signals and limits. A context manager. Outside the main thread it watches only for limits.
 
-    A signal may reach any rank, or the launching process, which passes it on. Handlers that the program has set
-    itself stay.
+    A signal may reach any rank, or the launching process, which forwards it. Signal handlers that the program has set
+    stay in place.
 
     Args:
         collectives: of all ranks.
-        conditions: the same on all ranks.
+        conditions: must be the same on all ranks.
 
     Attributes:
-        reason: why the run is to stop, once ranks agree that it is.
-        notified_at: when this rank knew, by `time.monotonic`; None before.
+        reason: why the run must stop, once ranks have agreed that it must.
+        notified_at: `time.monotonic` at which this rank was notified; None before.
     """
 
     def __init__(self, collectives: Collectives, conditions: StopConditions) -> None:
@@ -143,10 +143,11 @@ class PreemptionWatch:
         self._before = {}
 
     def is_due(self) -> bool:
-        """Whether the run is to stop here; call it where it could save. Collective every so many calls.
+        """Return whether the run must stop here. Call it where the run could save. Collective in some of its calls.
 
-        One rank alone looks at each call. Several exchange a number each half second, if calls continue to take as
-        long as those before; where they take longer, ranks learn of a signal as many calls later.
+        A single rank checks at each call. Several ranks exchange a number about every `EXCHANGE_S`: the number of
+        calls between exchanges is estimated from the duration of the previous calls. If calls become slower, ranks
+        learn of a signal later.
         """
         if self._is_alone:
             if not self._came and self._stop_at is None:
@@ -166,7 +167,7 @@ class PreemptionWatch:
 
         now = time.monotonic()
         call_s = max((now - self._exchanged_at) / self._interval, 1e-9)
-        # Twice as many at most: the first steps of a run aren't like the others.
+        # At most double the interval, since the first steps of a run aren't typical.
         wanted = max(1, min(2 * self._interval, int(EXCHANGE_S / call_s)))
         both = torch.tensor([float(word), float(-wanted)], device=self._collectives.device)
         agreed, fewest = self._collectives.all_reduce(both, "max").tolist()
@@ -175,7 +176,7 @@ class PreemptionWatch:
         return int(agreed)
 
     def _own_word(self) -> int:
-        """What this rank knows: an index of `_reasons`, 0 for nothing."""
+        """Return this rank's reason to stop, as an index of `_reasons`; 0 for none."""
         if not self._came and self._stop_at is not None and time.time() >= self._stop_at:
             limits = self._conditions.limits
             self._came = self._reasons.index(min(limits, key=lambda name: limits[name]))

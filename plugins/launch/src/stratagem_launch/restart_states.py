@@ -1,4 +1,4 @@
-"""What workers leave for those that are started in their place after a failure or a change of nodes."""
+"""States that workers save for the workers that replace them after a failure or a change of nodes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 from typing import Any
 
 LAUNCH_VARIABLE = "STRATAGEM_LAUNCH"
-"""Where a worker finds the folder of its launch on this node, if its launcher may start others in its place."""
+"""Variable with the folder of the launch on this node, if the launcher may restart workers."""
 
 
 def can_save_restart_state() -> bool:
-    """Whether this process was started by a launcher that may start another one in its place."""
+    """Return whether this process was started by a launcher that may restart it."""
     return LAUNCH_VARIABLE in os.environ
 
 
 def save_restart_state(name: str, content: dict[str, Any]) -> None:
-    """Leave JSON values for the next attempts on this node, in place of what `name` was before."""
+    """Save JSON values as `name` for the next attempts on this node; replaces earlier values."""
     if can_save_restart_state():
         unfinished = f"{_path(name)}.{os.getpid()}.unfinished"
         with open(unfinished, "w", encoding="utf-8") as file:
@@ -25,7 +25,7 @@ def save_restart_state(name: str, content: dict[str, Any]) -> None:
 
 
 def restart_state(name: str) -> dict[str, Any] | None:
-    """Return what an attempt before this one left on this node; None if none did."""
+    """Return the values that an earlier attempt on this node saved as `name`; None if there are none."""
     if not can_save_restart_state():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Imported first inside the fork server, and nowhere else: what the server does before torch is there."""
+"""Setup of the fork server. The server imports this module first, before torch; nothing else imports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _has_forked = False
 
 
 def _keep_imports() -> None:
-    """Put what was imported out of the collector's reach: workers neither walk nor copy it."""
+    """Freeze imported objects, so that workers' garbage collections neither visit nor copy them."""
     global _has_forked
     if not _has_forked:
         _has_forked = True
@@ -22,12 +22,12 @@ def _keep_imports() -> None:
 
 
 def _obey_again() -> None:
-    """In a process that the server has forked: the process that terminates it waits for its end."""
+    """Reset signals in a process that the server has forked, so that it can be terminated by them."""
     for number in SAVED_FROM:
         signal.signal(number, signal.SIG_DFL)
 
 
-# Collections amid imports find next to nothing, and take a fifth of the time that torch's take.
+# Garbage collections during imports find almost nothing, and take a fifth of the time of importing torch.
 gc.disable()
 os.register_at_fork(before=_keep_imports)
 
@@ -35,7 +35,7 @@ _owner = os.environ.pop(OWNER, "")
 if _owner:
     # multiprocessing ignores Ctrl-C in the server only once all modules have been imported.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A signal to a whole group of processes is for the others to obey: workers end with this one.
+    # Ignore signals to the whole process group: workers must be able to save, and they end with this process.
     for _number in SAVED_FROM:
         signal.signal(_number, signal.SIG_IGN)
     os.register_at_fork(after_in_child=_obey_again)

@@ -1,4 +1,4 @@
-"""Notice the signals that reach a process, whichever code handles them."""
+"""Notice the signals that reach this process, whatever code handles them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ENDING = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
 
 @contextlib.contextmanager
 def signal_watch() -> Iterator[Callable[[], bool]]:
-    """Watch for signals that end a process, from the main thread; elsewhere none is ever noticed.
+    """Watch for signals that end a process. Works only in the main thread; elsewhere no signal is noticed.
 
     Yields:
-        A function, for any thread, that returns whether one has come since it was last called.
+        A function for any thread that returns whether a signal has come since its last call.
     """
     if threading.current_thread() is not threading.main_thread() or os.name != "posix":
         yield lambda: False
@@ -24,7 +24,7 @@ def signal_watch() -> Iterator[Callable[[], bool]]:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
-    # Python writes a signal's number there before it calls the handler, which another library may have set.
+    # Python writes a signal's number to this descriptor even if another library has set the handler.
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     ending = {number for number in signal.Signals if number.name in ENDING}
 
@@ -33,7 +33,7 @@ def signal_watch() -> Iterator[Callable[[], bool]]:
             numbers = os.read(reading, 4096)
         except BlockingIOError:
             return False
-        if before != -1:  # an event loop's, say
+        if before != -1:  # such as an event loop's
             with contextlib.suppress(OSError):
                 os.write(before, numbers)
         return not ending.isdisjoint(numbers)

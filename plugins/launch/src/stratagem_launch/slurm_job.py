@@ -1,4 +1,4 @@
-"""`SlurmJob`: the batch job around a process, however it was started: when it ends, and how it is requeued."""
+"""`SlurmJob`: the Slurm job that a process runs in: when it ends, and how to requeue it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _WAIT_S = 20.0
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What Slurm's variables say of a job."""
+    """A job, as described by Slurm's environment variables."""
 
     job_id: str
     """The job's ID as scontrol takes it; "12_3" for a task of an array."""
     restarts: int = 0
-    """How often it was requeued, by the run or by Slurm."""
+    """How often the run or Slurm has requeued the job."""
     end_time: float | None = None
-    """When Slurm ends it, in seconds since the epoch; None where no variable says so, as before Slurm 23.02."""
+    """When Slurm ends it, in seconds since the epoch; None if no variable has it, as before Slurm 23.02."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SlurmJob | None:
@@ -37,7 +37,7 @@ class SlurmJob:
             return None
 
     def ask_end_time(self) -> float | None:
-        """Return when Slurm ends it, as the controller says where no variable does; None where there is no limit."""
+        """Return when Slurm ends the job; asks the controller if no variable has it. None if there is no limit."""
         if self.end_time is not None:
             return self.end_time
         command = ["squeue", "--noheader", f"--jobs={self.job_id}", "--format=%e"]
@@ -48,7 +48,7 @@ class SlurmJob:
             return None
 
     def requeue(self) -> str | None:
-        """Put the job back into the queue, which ends all its processes; return why that didn't work."""
+        """Requeue the job, which ends all its processes. Return the reason if that failed, else None."""
         command = ["scontrol", "requeue", self.job_id]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)

@@ -1,1 +1,1 @@
-"""Ranks that fall silent: noticed by their heartbeats, named with their place and what they are missing from."""
+"""Detect hanging ranks by their heartbeats, and report where they hang and which collectives they have missed."""

@@ -1,4 +1,4 @@
-"""What a process does before it is aborted, as by gloo when ranks call different collectives."""
+"""Call a function before C++ code aborts the process, as gloo does when ranks call different collectives."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from collections.abc import Callable
 def call_on_abort(function: Callable[[], object]) -> Callable[[], None]:
     """Call `function` when C++ code aborts this process, then let it continue to its end.
 
-    Python's own handler would wait for the main thread, which waits in the collective. The signal comes from the
-    thread that aborts, outside of any allocation, so that Python code may run there once it has the interpreter's
-    lock. faulthandler prints no stack to standard error meanwhile: who calls this keeps it.
+    A handler of Python's `signal` module would wait for the main thread, which waits in the collective. The signal is
+    raised in the aborting thread, outside of any memory allocation: Python code may run there once it has the GIL.
+    faulthandler prints no stack to standard error meanwhile; the caller has to record it.
 
     Args:
         function: takes no argument.
 
     Returns:
-        What undoes it.
+        A function that restores the previous handler.
     """
     if sys.platform != "linux":
         return lambda: None

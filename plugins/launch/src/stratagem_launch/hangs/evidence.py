@@ -1,4 +1,4 @@
-"""What is known of a rank in a hang: where it stands, and in which collectives it waits."""
+"""The evidence about a rank in a hang: its stack, and the collectives that it waits in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIBRARIES = tuple(
     sorted({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}, key=len, reverse=True)
 )
 _SAME_SHAPES = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
-"""Collectives to which all ranks give tensors of one shape and dtype."""
+"""Collectives in which all ranks pass tensors of the same shape and dtype."""
 _OURS = re.compile(r"[/\\]stratagem(_\w+)?[/\\]")
 
 
@@ -33,21 +33,21 @@ class Frame:
 
     @property
     def is_of_user(self) -> bool:
-        """Whether it is neither of a library nor of this package."""
+        """Whether the frame is in the user's code, not in a library or in this package."""
         return not self.file.startswith((*_LIBRARIES, "<")) and not _OURS.search(self.file)
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One that a rank has begun, as the flight recorder has it."""
+    """A collective that a rank has started, as recorded by torch's flight recorder."""
 
     group: str
     number: int
-    """Counted from 1 in its group."""
+    """Sequence number in its group, from 1."""
     name: str
     """Name of the collective, such as all_reduce."""
     shapes: str
-    """And dtypes, of what is put in."""
+    """Shapes and dtypes of the inputs."""
     is_waiting: bool
 
     def __str__(self) -> str:
@@ -55,13 +55,13 @@ class Collective:
 
     @property
     def what(self) -> tuple[str, str]:
-        """In which all ranks must agree."""
+        """The properties that must be equal on all ranks."""
         return self.name, self.shapes if self.name in _SAME_SHAPES else ""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one rank in a hang."""
+    """The evidence about one rank in a hang."""
 
     rank: int
     host: str
@@ -72,13 +72,13 @@ class Evidence:
     stack: tuple[Frame, ...] = ()
     """Stack of the main thread, innermost frame first."""
     loader_stack: tuple[Frame, ...] = ()
-    """Stack of a data loader's worker, where this rank waits for one."""
+    """Stack of a data loader's worker, if this rank waits for one."""
     collectives: tuple[Collective, ...] = ()
-    """The newest last."""
+    """Recorded collectives, the newest last."""
 
     @property
     def place(self) -> str:
-        """Where it stands: the innermost line of the user's code, or else the innermost at all."""
+        """The innermost frame in the user's code; without one, the innermost frame."""
         stack = self.loader_stack if self.waits_for_loader and self.loader_stack else self.stack
         if not stack:
             return "an unknown place"
@@ -97,7 +97,7 @@ class Evidence:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether the main thread is in a call of torch.distributed, or of ours that waits for all ranks."""
+        """Whether the main thread is in a call of torch.distributed or Stratagem that waits for all ranks."""
         innermost = self.stack[:6]
         return any(
             "/torch/distributed/" in frame.file or "/collectives/" in frame.file for frame in innermost
@@ -105,12 +105,12 @@ class Evidence:
 
     @property
     def waiting(self) -> tuple[Collective, ...]:
-        """Collectives that aren't over."""
+        """Collectives that haven't finished."""
         return tuple(each for each in self.collectives if each.is_waiting)
 
 
 def read_stacks(path: str, start: int = 0) -> list[tuple[Frame, ...]]:
-    """Return the stacks in a file of faulthandler's from byte `start`, the calling or current thread's first."""
+    """Return the stacks in a faulthandler file from byte `start` on, the calling or current thread's first."""
     with contextlib.suppress(OSError):
         with open(path, encoding="utf-8", errors="replace") as file:
             file.seek(start)
@@ -128,7 +128,7 @@ def read_stacks(path: str, start: int = 0) -> list[tuple[Frame, ...]]:
 
 
 def read_collectives(path: str) -> tuple[Collective, ...]:
-    """Return what a dump of the flight recorder has; nothing where there is none."""
+    """Return the collectives in a flight recorder dump; empty if there is no dump."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         with open(path, encoding="utf-8") as file:
             entries = json.load(file).get("entries", [])
@@ -154,7 +154,7 @@ def _name_of_group(name: str, description: str) -> str:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a file; 0 where there is none."""
+    """Return the size of a file in bytes; 0 if there is none."""
     try:
         return os.stat(path).st_size
     except OSError:

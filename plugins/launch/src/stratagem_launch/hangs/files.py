@@ -22,17 +22,17 @@ class RankFiles:
 
     @property
     def note(self) -> str:
-        """Who it is, and how long it may be silent."""
+        """File that describes the rank, with its heartbeat timeout."""
         return self._path(_NOTE)
 
     @property
     def request(self) -> str:
-        """There once the rank is asked to leave its collectives."""
+        """File that exists once the rank was asked to write its collectives."""
         return self._path("hang")
 
     @property
     def beat(self) -> str:
-        """A counter of 8 bytes."""
+        """File of the heartbeat counter, 8 bytes."""
         return self._path("beat")
 
     @property
@@ -47,7 +47,7 @@ class RankFiles:
 
     @property
     def reported(self) -> str:
-        """There once the rank has reported the hang for all."""
+        """File that exists once this rank has reported the hang for all ranks."""
         return self._path("reported")
 
     def _path(self, what: str) -> str:
@@ -56,7 +56,7 @@ class RankFiles:
 
 @dataclass(frozen=True)
 class Beat:
-    """A rank that beats, as seen from outside."""
+    """A rank's heartbeat, as read by its watcher."""
 
     files: RankFiles
     host: str
@@ -66,7 +66,7 @@ class Beat:
 
     @property
     def rank(self) -> int:
-        """Global."""
+        """Global rank."""
         return self.files.rank
 
     def count(self) -> int:
@@ -77,7 +77,7 @@ class Beat:
 
 
 def beats_in(folder: str) -> list[Beat]:
-    """Return all ranks that beat in a folder, by rank."""
+    """Return the heartbeats of all ranks in a folder, sorted by rank."""
     beats = []
     for name in os.listdir(folder):
         parts = name.split(".")
@@ -92,7 +92,7 @@ def beats_in(folder: str) -> list[Beat]:
 
 
 def write_whole(path: str, content: bytes | str) -> None:
-    """Write a file that appears whole, by whichever threads at once."""
+    """Write a file atomically; threads may write it at the same time."""
     unfinished = f"{path}.{threading.get_ident()}.unfinished"
     with open(unfinished, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)

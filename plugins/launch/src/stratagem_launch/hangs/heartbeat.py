@@ -1,4 +1,4 @@
-"""`Heartbeat`: lets others see that this rank continues, and leaves what it knows when it is asked."""
+"""`Heartbeat`: shows that this rank makes progress, and writes its stacks and collectives when asked to."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
-"""Makes a process write its Python stacks, even one that never lets go of the interpreter's lock."""
+"""Signal that makes a process write its Python stacks, even if a thread never releases the GIL."""
 _POLL_S = 0.25
 _PEERS_S = 10.0
-"""How long a rank that ends waits at most for what others leave or report; one that is busy answers late."""
+"""Maximum time that an ending rank waits for other ranks' files or report; a busy rank answers late."""
 _SETTLE_S = 1.5
-"""How long ranks without a launcher wait for what the others write."""
+"""How long ranks without a launcher wait for the files of the other ranks."""
 
 
 class Heartbeat:
-    """Beats while a run continues, as a context.
+    """The heartbeat of a rank while a run makes progress. A context manager.
 
-    Who watches is the launching process; where there is none, as under srun, a thread of each rank.
+    The launching process watches it. Without one, as under srun, a thread of each rank does.
 
     Args:
-        timeout_s: a rank that hasn't beaten for so long has fallen silent.
-        rank: global.
-        world_size: of the run.
-        report_dir: where the report of a hang goes.
-        until_exit: whether what this process does afterwards is watched, too, as its teardown.
+        timeout_s: a rank without a heartbeat for so long counts as hanging.
+        rank: global rank.
+        world_size: number of ranks.
+        report_dir: folder for the report of a hang.
+        until_exit: whether to watch this process after the run too, for example during its teardown.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Heartbeat:
         return self
 
     def beat(self) -> None:
-        """This rank continues."""
+        """Note that this rank makes progress."""
         self._count += 1
         struct.pack_into("<Q", self._memory, 0, self._count)
 
     def end(self) -> None:
-        """Nothing more is watched."""
+        """Stop watching this rank."""
         self._ended.set()
         self._on_abort()
         faulthandler.cancel_dump_traceback_later()
@@ -107,7 +107,7 @@ class Heartbeat:
             self.end()
 
     def _forget_former_runs(self) -> None:
-        """Remove the notes that a former process of this rank has left, since it ended by a hang."""
+        """Remove the files of a previous process of this rank, which a hang has ended."""
         for beat in beats_in(self._folder):
             if beat.rank == self._rank and beat.files.pid != self._files.pid:
                 with contextlib.suppress(FileNotFoundError):
@@ -121,7 +121,7 @@ class Heartbeat:
                 return
             if self._is_watched:
                 continue
-            # Where a call keeps the interpreter's lock, this thread doesn't come here in time: the process ends then.
+            # If a call holds the GIL, this thread doesn't rearm the timer in time, and faulthandler ends the process.
             faulthandler.dump_traceback_later(self._timeout_s + 2.0, exit=True, file=self._stacks)
             now = time.monotonic()
             if self._count != seen:
@@ -130,9 +130,9 @@ class Heartbeat:
                 try:
                     self._report_for_all()
                 except Exception:
-                    traceback.print_exc()  # the process has to end all the same
+                    traceback.print_exc()  # the process has to end anyway
                 for child in multiprocessing.active_children():
-                    child.kill()  # a data loader's worker that is stuck would stay
+                    child.kill()  # a hanging loader worker would outlive this process
                 os._exit(1)
 
     def _leave_collectives(self) -> None:
@@ -144,17 +144,17 @@ class Heartbeat:
         self._leave_collectives()
 
     def _before_abort(self) -> None:
-        if os.getpid() != self._files.pid:  # a loader's worker, which has inherited the handler
+        if os.getpid() != self._files.pid:  # a forked loader worker has inherited the handler
             return
         self._leave_what_is_known()
         if self._is_watched:
             self._await_peers()
 
     def _await_peers(self) -> None:
-        """Let the other ranks of this node leave what they called, while this process still is there.
+        """Wait until the other ranks of this node have written their collectives.
 
-        The elastic agent ends them once it has ended. What aborts a rank is a collective that differs from theirs,
-        and only theirs show that.
+        The elastic agent ends the other ranks once this process has ended. A collective that differs from theirs
+        aborts this rank, and only their records show the difference.
         """
         peers = [beat.files for beat in beats_in(self._folder) if beat.files.pid != self._files.pid]
         for peer in peers:
@@ -167,7 +167,7 @@ class Heartbeat:
             time.sleep(0.02)
 
     def _report_for_all(self) -> None:
-        """Without a launcher: leave what this rank knows; the lowest rank that could do so reports."""
+        """Without a launcher: write this rank's evidence. The lowest rank that has done so writes the report."""
         from stratagem_launch.hangs.report import report_hang
 
         faulthandler.cancel_dump_traceback_later()
@@ -183,7 +183,7 @@ class Heartbeat:
             self._await_report(reporter)
 
     def _await_report(self, reporter: Beat) -> None:
-        """Stay until another rank has reported: the elastic agent would end it as soon as this one has ended."""
+        """Wait until `reporter` has reported. The elastic agent would end it as soon as this process ends."""
         is_here = reporter.host == socket.gethostname()
         deadline = time.monotonic() + _PEERS_S
         while time.monotonic() < deadline and not os.path.exists(reporter.files.reported):

@@ -12,16 +12,16 @@ from stratagem_launch.hangs.files import Beat
 from stratagem_launch.hangs.verdict import Verdict, judge
 
 _NEWEST = 8
-"""Collectives of each rank that the file lists."""
+"""Number of newest collectives per rank that the file lists."""
 
 
 def report_hang(beats: Sequence[Beat], timeout_s: float, seen: Mapping[int, Evidence]) -> Verdict:
-    """Judge what ranks have left, and write the file.
+    """Diagnose a hang from the ranks' files, and write the report.
 
     Args:
-        beats: the ranks.
-        timeout_s: how long a rank may be silent.
-        seen: what is known of them from outside, by rank.
+        beats: heartbeats of the ranks.
+        timeout_s: the heartbeat timeout.
+        seen: evidence that the watcher has about the ranks, by rank.
     """
     evidence = []
     for beat in beats:

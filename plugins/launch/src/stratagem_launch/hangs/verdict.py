@@ -1,4 +1,4 @@
-"""Which rank a hang is due to, and in one sentence why."""
+"""Find the ranks that cause a hang, and give the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class Verdict:
     """The diagnosis of a hang."""
 
     ranks: tuple[int, ...]
-    """Those that it is due to."""
+    """The ranks that cause it."""
     sentence: str
 
 
 def judge(evidence: Sequence[Evidence], timeout_s: float) -> Verdict:
-    """Name the ranks that a hang is due to.
+    """Return the ranks that cause a hang.
 
-    In this order: ranks that a signal has stopped; ranks that called another collective than most; ranks that are
-    missing from a collective in which others wait; ranks that stand elsewhere than in waiting for others; ranks that
-    are behind.
+    The first kind found counts, in this order: ranks that a signal has stopped; ranks that called another collective
+    than most; ranks missing from a collective in which others wait; ranks that don't wait for others; ranks that have
+    called fewer collectives.
 
     Args:
-        evidence: of each rank, at least one.
-        timeout_s: how long a rank may be silent.
+        evidence: evidence about each rank, at least one.
+        timeout_s: the heartbeat timeout.
     """
     since = f"no step for {timeout_s:g} s"
     stopped = [each for each in evidence if each.is_stopped]
@@ -51,7 +51,7 @@ def judge(evidence: Sequence[Evidence], timeout_s: float) -> Verdict:
 
 
 def _missing(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
-    """Ranks that haven't begun the oldest collective that others wait in."""
+    """Return the ranks that haven't started the oldest collective in which others wait."""
     waiting = {each.rank: each.waiting for each in evidence if each.waiting}
     candidates: list[tuple[Collective, list[Evidence]]] = []
     for calls in waiting.values():
@@ -61,7 +61,7 @@ def _missing(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
                 candidates.append((call, behind))
     if not candidates:
         return None
-    # A rank that waits in another group is held up by a rank of that group.
+    # A missing rank that waits in another group is itself held up, by a rank of that group.
     call, behind = min(candidates, key=lambda pair: (all(each.waiting for each in pair[1]), pair[0].number))
     culprits = [each for each in behind if not each.waiting] or behind
     others = [each for each in evidence if call in each.waiting and each not in culprits]
@@ -74,7 +74,7 @@ def _missing(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
 
 
 def different_calls(evidence: Sequence[Evidence]) -> tuple[list[Evidence], str] | None:
-    """Ranks whose collective of some number is another one than most ranks': the first such number counts."""
+    """Return the ranks whose collective differs from most ranks', at the first sequence number with a difference."""
     calls: dict[tuple[str, int], dict[int, Collective]] = defaultdict(dict)
     for each in evidence:
         for call in each.collectives:

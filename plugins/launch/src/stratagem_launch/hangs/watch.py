@@ -1,4 +1,4 @@
-"""`HangWatch`: the launching process's look at its workers' heartbeats."""
+"""`HangWatch`: the launching process watches its workers' heartbeats."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from stratagem_launch.hangs.verdict import Verdict, different_calls
 
 _LOOK_S = 0.25
 _ANSWER_S = 1.5
-"""How long ranks may take to leave what they know."""
+"""How long ranks may take to write their evidence."""
 
 
 class HangWatch:
-    """Looks at the heartbeats of one launch's workers; called often, from one thread.
+    """Watches the heartbeats of one launch's workers. Call it often, from one thread.
 
     Args:
-        folder: of the launch.
+        folder: the launch's folder.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._looked = 0.0
         self._seen: dict[int, tuple[int, float]] = {}
-        """Process → its beats, and since when they have been as many."""
+        """Process → its number of beats, and since when that hasn't changed."""
 
     def look(self, alive: Collection[int]) -> Verdict | None:
-        """Return what a hang is due to, once some rank has been silent for too long; None otherwise.
+        """Return the diagnosis of a hang if a rank's heartbeat has timed out, else None.
 
         Args:
             alive: ids of the processes that haven't ended.
@@ -55,18 +55,18 @@ class HangWatch:
         return self._judge(beats) if silent else None
 
     def ask(self, pids: Collection[int]) -> None:
-        """Let these processes leave their collectives; a thread of theirs does it, whatever else they wait for."""
+        """Ask these processes to write their collectives. A thread does so even if the main thread waits."""
         for beat in beats_in(self._folder):
             if beat.files.pid in pids and not os.path.exists(beat.files.request):
                 write_whole(beat.files.request, b"")
 
     def mismatch(self, pids: Collection[int]) -> tuple[int, str] | None:
-        """Return the rank whose collective was another one than most ranks', and the sentence; None where none was.
+        """Return the rank whose collective differed from most ranks', and the message; None if none differed.
 
-        Of ranks that have ended, or are about to: by an error, or aborted.
+        For ranks that an error or an abort has ended or is about to end.
 
         Args:
-            pids: ids of their processes.
+            pids: process ids of these ranks.
         """
         beats = [beat for beat in beats_in(self._folder) if beat.files.pid in pids]
         evidence = [
@@ -100,7 +100,7 @@ class HangWatch:
 
 
 def _ask(pid: int) -> None:
-    """Let a process write its stacks; one that a signal has stopped has to continue for that."""
+    """Make a process write its stacks. A process that a signal has stopped is continued for that."""
     with contextlib.suppress(ProcessLookupError):
         if DUMP_SIGNAL is not None:
             os.kill(pid, DUMP_SIGNAL)
@@ -117,7 +117,7 @@ def _with_stacks(beat: Beat, evidence: Evidence) -> Evidence:
     evidence = replace(evidence, stack=stacks[0] if stacks else ())
     if not evidence.waits_for_loader:
         return evidence
-    # Its forked workers have inherited how it answers, and write to the same file.
+    # Forked loader workers have inherited the dump signal's handler, and write to the same file.
     start = size_of(beat.files.stacks)
     for child in _children(beat.files.pid):
         _ask(child)
@@ -134,5 +134,5 @@ def _children(pid: int) -> list[int]:
 
 
 def say(verdict: Verdict) -> None:
-    """Report it at once, because the run may continue."""
+    """Print the diagnosis at once, because the run may continue."""
     print(f"  hang on {socket.gethostname()}: {verdict.sentence}", file=sys.stderr, flush=True)

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 _MONITOR_S = 0.05
 LAST_CALL_S = 10
-"""How long the minimum number of nodes waits for more before it begins."""
+"""How long the rendezvous waits for more nodes once the minimum number has joined."""
 HOST_WAIT_S = 30.0
-"""How long the name in an endpoint may take to become known, unless `rdzv_conf` says how long nodes may take."""
+"""How long the endpoint's host name may take to resolve, unless `rdzv_conf` has a timeout for joining."""
 
 
 def require_endpoint(plan: LaunchPlan) -> None:
-    """Wait until the host of the plan's endpoint has an address; torch takes minutes to report that it has none.
+    """Wait until the host name of the plan's endpoint resolves. torch would take minutes to report that it doesn't.
 
-    As long as `HOST_WAIT_S`, or as the `join_timeout` of `rdzv_conf` (`timeout` of the backends that call it so).
+    Waits for the `join_timeout` of `rdzv_conf` (some backends call it `timeout`), by default for `HOST_WAIT_S`.
 
     Raises:
-        ConfigError: it has none by then.
+        ConfigError: the name doesn't resolve in that time.
     """
     is_file = plan.rdzv_conf.get("store_type", "tcp").strip().lower() != "tcp"
     if not plan.rdzv_endpoint or is_file:
@@ -36,12 +36,12 @@ def require_endpoint(plan: LaunchPlan) -> None:
 
 
 def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfig:
-    """Say in the elastic agent's terms what the plan asks for.
+    """Convert a plan into the elastic agent's `LaunchConfig`.
 
     Args:
-        plan: with an endpoint, if it has several nodes.
+        plan: a plan for several nodes must have an endpoint.
         run_id: the same on all nodes of the run.
-        launch_dir: path of the launch's launch_dir.
+        launch_dir: path of the launch's `LaunchDir`.
     """
     from torch.distributed.launcher.api import LaunchConfig
 
@@ -57,7 +57,7 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
     configs: dict[str, Any] = {}
     if plan.node_rank is not None and not alone:
         configs["is_host"] = plan.node_rank == 0
-        configs["rank"] = plan.node_rank  # read by the backend `static` alone
+        configs["rank"] = plan.node_rank  # only the backend `static` reads it
     if plan.is_elastic:
         configs["last_call_timeout"] = LAST_CALL_S
     configs.update(plan.rdzv_conf)
@@ -84,12 +84,12 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
         from stratagem_launch.rendezvous.generations import within_rounds
 
         settings = within_rounds(settings, launch_dir, plan.node_unit)
-    known = _known_settings()  # the last two came after torch 2.9
+    known = _known_settings()  # torch 2.9 doesn't have the last two
     return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
 
 
 def agent_ends_workers_in_time() -> bool:
-    """Return whether this torch's agent has a setting for how long workers may take to obey a signal."""
+    """Return whether this torch's agent has a setting for the time that workers may take to obey a signal."""
     return "shutdown_timeout" in _known_settings()
 
 

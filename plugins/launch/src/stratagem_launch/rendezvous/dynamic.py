@@ -1,4 +1,4 @@
-"""torch's dynamic rendezvous, whose state is unpickled only where it holds nothing but a state."""
+"""torch's dynamic rendezvous, with a check of its pickled state before it is unpickled."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _ALLOWED = {
     *(("datetime", name) for name in ("datetime", "timedelta", "timezone")),
     *RENDEZVOUS_STATE,
 }
-"""What a state is made of. Making one of these runs no code of the pickle's choice."""
+"""The classes in a rendezvous state. Unpickling them can't run arbitrary code."""
 
 
 def create_checked(parameters: RendezvousParameters) -> RendezvousHandler | None:
-    """Return the rendezvous that unpickles a key of a store, as torch makes it, but with that key checked.
+    """Create a rendezvous as torch does, but check the pickled state in its store before it is unpickled.
 
-    None for backends that unpickle nothing.
+    Returns None for backends that unpickle nothing.
 
     Args:
-        parameters: as torch's registry takes them. The store of the backend "c10d" listens at the endpoint
-            alone; see `serve_store`.
+        parameters: as torch's registry takes them. The store of the backend "c10d" listens only at the endpoint; see
+            `serve_store`.
     """
     if parameters.backend == "c10d":
         backend, store = _c10d(parameters)
@@ -53,7 +53,7 @@ def create_checked(parameters: RendezvousParameters) -> RendezvousHandler | None
 
 
 class CheckedBackend(RendezvousBackend):
-    """Wraps another backend: a state that would run code when it is unpickled is an error instead."""
+    """Wraps another backend. A state that would run code when it is unpickled raises an error."""
 
     def __init__(self, inner: RendezvousBackend) -> None:
         self._inner = inner
@@ -74,7 +74,7 @@ class CheckedBackend(RendezvousBackend):
         return found
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """Write a state if the version is still that of `token`; return what is there then.
+        """Write a state if the stored version is still that of `token`; return the state stored afterwards.
 
         Raises:
             RendezvousStateError: another program has written the value.
@@ -110,7 +110,7 @@ def _c10d(parameters: RendezvousParameters) -> tuple[RendezvousBackend, Store]:
 
 
 def _c10d_store(parameters: RendezvousParameters) -> TCPStore:
-    """Serve the store at the endpoint if that is here, otherwise connect to it; as torch does."""
+    """Serve the store if the endpoint is on this machine, otherwise connect to it, as torch does."""
     host, port = parse_rendezvous_endpoint(
         parameters.endpoint, default_port=c10d_rendezvous_backend.DEFAULT_PORT
     )
@@ -121,7 +121,7 @@ def _c10d_store(parameters: RendezvousParameters) -> TCPStore:
             try:
                 return serve_store(host, port, timeout)
             except RuntimeError:
-                # Several nodes on one machine: another one may serve it.
+                # Several nodes may share this machine: another one may serve the store.
                 if is_host:
                     raise
         return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)

@@ -1,9 +1,9 @@
-"""`GenerationRendezvous`: a rendezvous at which the nodes of each round also agree on its number and its store.
+"""`GenerationRendezvous`: a rendezvous in which the nodes of each round also agree on its number and its store.
 
-The agent counts the restarts of its own node. A node that joins later has counted none, and a change
-of members counts nowhere; but the ranks of a round must look for each other under one name, and on a
-store that serves no round before it. So each round gets a number that no round before it had on any
-of its nodes, and a fresh store on its first node, wherever that was in the round before.
+Each agent counts only the restarts of its own node. A node that joins later has counted none, and no agent counts a
+change of members (pytorch/pytorch#135712). But all ranks of a round must use the same key prefix, and a store that no
+earlier round has used. So each round gets a number that is new on all of its nodes, and a new store on its first
+node.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from stratagem_launch.rendezvous.dynamic import create_checked
 from stratagem_launch.rendezvous.joining import RunEndedError, note_nodes
 
 BACKEND = "stratagem"
-"""Its name among torch's rendezvous backends."""
+"""Name of this backend in torch's registry of rendezvous backends."""
 _INNER, _EXCHANGE, _UNIT = "stratagem_backend", "stratagem_exchange", "stratagem_node_unit"
 _ENDED = "stratagem/spares-ended"
 _POLL_S = 0.5
 _SPARES_S = 5.0
-"""How long a node whose run has ended waits for spare ones: with it may end the store that they ask."""
+"""How long a node whose run has ended waits for spare nodes. The store that they read may end with this node."""
 
 
 def within_rounds(settings: dict[str, Any], launch_dir: str, node_unit: int = 1) -> dict[str, Any]:
     """Return fields of `LaunchConfig` whose rendezvous is wrapped in `GenerationRendezvous`.
 
     Args:
-        settings: such fields.
-        launch_dir: path of the launch's launch_dir.
-        node_unit: a multiple of so many nodes takes part in a round.
+        settings: fields of `LaunchConfig`.
+        launch_dir: path of the launch's `LaunchDir`.
+        node_unit: the number of nodes in a round is a multiple of this.
     """
     _register()
     own = {_INNER: settings["rdzv_backend"], _EXCHANGE: launch_dir, _UNIT: node_unit}
@@ -61,11 +61,11 @@ class GenerationRendezvous(RendezvousHandler):
     """Wraps another rendezvous.
 
     Args:
-        inner: the rendezvous of the nodes.
+        inner: the wrapped rendezvous.
         launch_dir: of this node's launch.
-        address: under which the other nodes reach this one.
-        run_id: of the run, which may be a secret; `inner` has another.
-        node_unit: a multiple of so many nodes takes part. The last ones beyond it are spare: they wait here.
+        address: address at which the other nodes reach this one.
+        run_id: the run's ID, which may be a secret; `inner` has another one.
+        node_unit: the number of nodes in a round is a multiple of this. The remaining nodes are spare, and wait.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GenerationRendezvous(RendezvousHandler):
         self._unit = node_unit
         self._spares = 0
         self._former_rank: int | None = None
-        """In the round before, if it took part."""
+        """This node's rank in the previous round; None if it took no part."""
         self._store: Store | None = None
         self._next_round = 0
         self._served: TCPStore | None = None
@@ -89,7 +89,7 @@ class GenerationRendezvous(RendezvousHandler):
         """Wait for the nodes of the next round in which this node takes part.
 
         Raises:
-            RunEndedError: the run has ended before there was one.
+            RunEndedError: the run ended before such a round.
         """
         while True:
             with _NO_SHARED_STORE:
@@ -106,7 +106,7 @@ class GenerationRendezvous(RendezvousHandler):
             self._wait_as_spare(info.store)
 
     def _order(self, info: RendezvousInfo) -> list[int]:
-        """Return the nodes' ranks in the inner rendezvous by their ranks in this round: whole former units first."""
+        """Return, for each node rank in this round, its rank in the inner rendezvous; whole former units first."""
         if self._unit == 1:
             return list(range(info.world_size))
         info.store.set(f"stratagem/former/{info.rank}", json.dumps(self._former_rank))
@@ -114,7 +114,7 @@ class GenerationRendezvous(RendezvousHandler):
         return whole_units_first(former, self._unit)
 
     def _agree(self, info: RendezvousInfo, rank: int) -> tuple[int, RendezvousStoreInfo]:
-        """Return the number of this round, and where its store is. Spare nodes count with the others."""
+        """Return the number of this round and the address of its store. Spare nodes take part in the agreement."""
         info.store.set(f"stratagem/next/{rank}", str(self._next_round))
         if rank == 0:
             wanted = [int(info.store.get(f"stratagem/next/{each}")) for each in range(info.world_size)]
@@ -132,7 +132,7 @@ class GenerationRendezvous(RendezvousHandler):
         return agreed["round"], RendezvousStoreInfo(agreed["address"], agreed["port"])
 
     def _wait_as_spare(self, store: Store) -> None:
-        """Return once nodes wait to take part: new ones, or those whose workers have failed."""
+        """Return once nodes wait to join: new ones, or nodes whose workers have failed."""
         while self._inner.num_nodes_waiting() == 0:
             if self._inner.is_closed():
                 store.add(_ENDED, 1)
@@ -153,7 +153,7 @@ class GenerationRendezvous(RendezvousHandler):
         self._inner.set_closed()  # type: ignore[no-untyped-call]  # torch has no types for it
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes wait to take part. Where there are any, the agent ends its workers next."""
+        """Return how many nodes wait to join. If there are any, the agent ends its workers next."""
         count = int(self._inner.num_nodes_waiting())
         if count > 0:
             note_nodes(self._launch_dir, self._next_round - 1)
@@ -174,11 +174,11 @@ class GenerationRendezvous(RendezvousHandler):
 
 
 def whole_units_first(former: Sequence[int | None], unit: int) -> list[int]:
-    """Return the order of a round's nodes: those whose unit is whole go on together, and others may be spare.
+    """Return the order of a round's nodes. Complete units of the previous round come first; other nodes may be spare.
 
     Args:
-        former: of each node its rank in the round before; None for one that took no part.
-        unit: number of nodes that take part together.
+        former: each node's rank in the previous round; None if it took no part.
+        unit: number of nodes in a unit.
 
     Returns:
         Indices of `former`.
@@ -200,10 +200,10 @@ def _say_spare(nodes: int, used: int) -> None:
 
 
 class _NoSharedStore:
-    """Keeps torch from serving one store for all rounds, as a context that threads may enter at once.
+    """Keeps torch from sharing one store between all rounds. A context manager that threads may enter at once.
 
-    Its first node publishes the address only in its own first round, so that a node which joins in a later
-    round waits for it in vain (seen in torch 2.13).
+    Torch's first node publishes the shared store's address only in its own first round. A node that joins in a later
+    round would wait for it for ever (seen in torch 2.13).
     """
 
     _NAME = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -239,7 +239,7 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
     asked = RendezvousParameters(
         backend,
         parameters.endpoint,
-        # It is part of keys, which anyone who reaches a store can list.
+        # Hash the run ID: it becomes part of keys, which anyone who reaches the store can list.
         sha256(parameters.run_id.encode()).hexdigest(),
         **own,
         local_addr=parameters.local_addr,

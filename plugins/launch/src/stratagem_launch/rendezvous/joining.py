@@ -1,4 +1,4 @@
-"""Messages between a node's launcher and its workers when other nodes join, without torch."""
+"""Messages between a node's launcher and its workers when other nodes join. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from stratagem_launch.launch_dir import ROUND, LaunchDir
 
 NOTICED_S = 1.0
-"""How long a worker that was asked to stop waits for its agent to notice that nodes come."""
+"""How long a worker that was asked to stop waits for its agent to notice that nodes join."""
 _NODES_COME = "nodes-come"
-"""File with the number of the newest round whose workers the agent ends because nodes wait to take part."""
+"""File with the number of the newest round whose workers the agent ends because nodes wait to join."""
 
 
 class RunEndedError(Exception):
-    """The run has ended while this node was a spare one."""
+    """The run has ended while this node was spare."""
 
 
 def note_nodes(launch_dir: LaunchDir, number: int) -> None:
@@ -23,14 +23,14 @@ def note_nodes(launch_dir: LaunchDir, number: int) -> None:
 
 
 def ends_for_nodes(launch_dir: LaunchDir, attempt: int) -> bool:
-    """Whether the agent ends this worker because nodes come, which it may notice after the worker's peers stopped.
+    """Return whether the agent ends this worker because nodes join; waits, since the agent may notice that late.
 
-    Then nothing reads what the worker returns, and torch would let it wait for that until it is killed, after 30 s.
-    A worker that returns before its agent notices would be one that has finished its part.
+    If so, nothing reads the worker's return value, and torch would let it wait until it is killed after 30 s. A
+    worker that returns before its agent notices would count as finished.
 
     Args:
         launch_dir: of this node's launch.
-        attempt: the round of the worker, which has saved and is about to end.
+        attempt: the worker's round. The worker has saved and is about to end.
     """
     if not launch_dir.has(ROUND):
         return False

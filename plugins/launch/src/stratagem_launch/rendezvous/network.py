@@ -1,4 +1,4 @@
-"""Which of this node's addresses and network interfaces the other nodes can reach."""
+"""Find the address and the network interface at which other nodes can reach this one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOPBACK_NAMES = ("lo", "lo0")
 def address_towards(endpoint: str) -> str | None:
     """Return this node's address on the network that leads to `endpoint`.
 
-    A node's own name often resolves to the loopback, which no other node reaches. No packet is sent.
+    A node's own name often resolves to the loopback address, which other nodes can't reach. No packet is sent.
 
     Args:
         endpoint: "host:port", with or without "http://".
@@ -37,14 +37,14 @@ def address_towards(endpoint: str) -> str | None:
 
 
 def require_host(endpoint: str, wait_s: float) -> None:
-    """Return once the host of `endpoint` has an address: the name of a pod appears some time after the pod.
+    """Wait until the host name of `endpoint` resolves. A pod's name appears some time after the pod.
 
     Args:
         endpoint: "host" or "host:port", with or without "http://".
-        wait_s: how long to continue asking. A name server that doesn't answer can't make it longer.
+        wait_s: how long to keep trying. A name server that doesn't answer doesn't extend it.
 
     Raises:
-        ConfigError: it has none by then.
+        ConfigError: the name doesn't resolve in that time.
     """
     host = _host(endpoint)
     answered, given_up = threading.Event(), threading.Event()
@@ -74,10 +74,10 @@ def require_host(endpoint: str, wait_s: float) -> None:
 
 
 def gloo_variables(endpoint: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what workers need so that gloo offers other nodes an address that they reach.
+    """Return variables for workers so that gloo offers other nodes an address that they can reach.
 
-    gloo offers the one that the node's own name resolves to. If that is the loopback, it gets the
-    interface that leads to `endpoint` instead, unless `environ` names one already.
+    By default gloo offers the address that the node's own name resolves to. If that is the loopback, gloo is given
+    the interface that leads to `endpoint`, unless `environ` sets one already.
 
     Args:
         endpoint: address of the rendezvous.
@@ -91,7 +91,7 @@ def gloo_variables(endpoint: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def loopback_variables() -> dict[str, str]:
-    """Return what workers of one node need so that no other machine reaches what they listen on."""
+    """Return variables for the workers of a single node so that other machines can't reach their ports."""
     present = {name for _, name in socket.if_nameindex()}
     name = next((name for name in _LOOPBACK_NAMES if name in present), None)
     return {} if name is None else {_GLOO: name, "NCCL_SOCKET_IFNAME": name}
@@ -113,9 +113,9 @@ def _name_is_local() -> bool:
 
 
 def _interface_of(address: str) -> str | None:
-    """Return the name of the interface that has an IPv4 address, on Linux; None where there is none.
+    """Return the name of the network interface that has an IPv4 address, on Linux; None if there is none.
 
-    The loopback isn't one: nodes with a rendezvous there share a machine, and gloo uses it anyway.
+    The loopback interface doesn't count: nodes that use it share a machine, and gloo uses it anyway.
     """
     if not sys.platform.startswith("linux") or ipaddress.ip_address(address).is_loopback:
         return None

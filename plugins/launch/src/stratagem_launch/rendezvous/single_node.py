@@ -1,7 +1,6 @@
-"""`SingleNodeRendezvous`: a single node needs no rendezvous, so nothing listens and nothing is unpickled.
+"""`SingleNodeRendezvous`: a rendezvous for a single node that opens no port and unpickles nothing.
 
-torch's own rendezvous would serve two stores on all interfaces, to anyone who connects, and unpickle a
-key of one of them.
+torch's own rendezvous would serve two stores on all interfaces, to anyone who connects, and unpickle a key of one.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from torch.distributed.elastic.rendezvous import (
 from stratagem.sdk.processes import LOOPBACK, free_port
 
 BACKEND = "stratagem_single_node"
-"""Its name among torch's rendezvous backends."""
+"""Name of this backend in torch's registry of rendezvous backends."""
 
 
 class SingleNodeRendezvous(RendezvousHandler):
-    """Rendezvous of one agent. Its store is in its own memory; the workers' is a file of the launch.
+    """Rendezvous of a single agent. The agent's store is in memory; the workers' store is a file of the launch.
 
     Args:
         run_id: of the launch.
@@ -33,7 +32,7 @@ class SingleNodeRendezvous(RendezvousHandler):
         self._is_closed = False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return at once. Nothing listens on the port, which is for code that opens its own store."""
+        """Return at once. Nothing listens on the returned port; it is for code that opens its own store."""
         bootstrap = RendezvousStoreInfo(LOOPBACK, free_port())
         return RendezvousInfo(HashStore(), 0, 1, bootstrap)
 
@@ -69,7 +68,7 @@ _registered = False
 
 
 def register_single_node() -> str:
-    """Make it known to torch, and return its name there."""
+    """Register this rendezvous with torch, and return its name there."""
     global _registered
     if not _registered:
         rendezvous_handler_registry.register(BACKEND, _create)
