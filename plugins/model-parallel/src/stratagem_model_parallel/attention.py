@@ -1,4 +1,4 @@
-"""`torch.nn.MultiheadAttention`, whose heads are distributed among ranks."""
+"""Splits `torch.nn.MultiheadAttention` by heads among ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from stratagem_model_parallel.torch_private import apply_style, is_packed
 
 
 class Attention(ParallelStyle):
-    """Some of the heads per rank. The packed projection is split as `Packed` does it.
+    """Gives each rank some of the heads. The packed projection is split as in `Packed`.
 
     Args:
-        sequence_dim: the dimension of which ranks have shards before and after; None where they have all.
+        sequence_dim: the dimension of which inputs and outputs are shards; None if they aren't sharded.
     """
 
     def __init__(self, sequence_dim: int | None) -> None:
@@ -62,7 +62,7 @@ def _attend(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[torch.Tensor, None]:
-    """As `MultiheadAttention.forward`, for batches, without attention weights."""
+    """Like `MultiheadAttention.forward`, for batches, without attention weights."""
     if need_weights or query.dim() != 3:
         raise ConfigError(
             "a MultiheadAttention whose heads are distributed takes batches and has no attention weights: call it "
@@ -97,7 +97,7 @@ def merged_mask(
     num_heads: int,
     dtype: torch.dtype,
 ) -> torch.Tensor | None:
-    """Return one mask, to be added to scores, of those that `MultiheadAttention` takes.
+    """Merge the masks that `MultiheadAttention` takes into one that is added to scores.
 
     Args:
         attn_mask: (queries, keys), or (batch × heads, queries, keys); True where a query may not look.

@@ -30,9 +30,9 @@ class TensorAxis(Axis):
     """Layers split among the ranks along this axis, which read the same batches.
 
     Args:
-        size: number of ranks among which each layer is split; "auto" is what the other axes leave.
+        size: number of ranks among which each layer is split; "auto" uses the ranks that the other axes leave.
         parallelize: what to split and how; as for model_parallel.
-        plans: `BlockPlan`s that go before the built-in ones.
+        plans: `BlockPlan`s that take precedence over the built-in ones.
         sequence_parallel: built-in plans let ranks compute shards of the sequence between attention and
             feed-forward.
         loss_parallel: compute cross entropies from shards of the vocabulary, as the last layer gives them.
@@ -47,7 +47,7 @@ class TensorAxis(Axis):
     reads_same_batches = True
     takes_parts = True
     lacks = frozenset({"sparse_gradients", "whole_optimizer"})
-    # Torch's loss scaler takes gradients of one kind only.
+    # No 16-mixed: torch's loss scaler needs all gradients on one mesh.
     precisions = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")
     sends = "the activations of each split layer in forward, and their gradients in backward (all-reduce)"
 
@@ -71,7 +71,7 @@ class TensorAxis(Axis):
         return axis
 
     def check_run(self, sizes: Mapping[str, int], run: Run) -> None:
-        """Refuse to cut sequences that another axis cuts."""
+        """Refuse sequence parallelism if the axis `context` shards sequences, too."""
         if self.settings.sequence_parallel and sizes.get(CONTEXT, 1) > 1:
             raise CombinationError(
                 f"axis {self.name!r} with sequence_parallel=True can't be composed with axis {CONTEXT!r}: both "
@@ -86,11 +86,11 @@ class TensorAxis(Axis):
 
 
 class TensorSteps(AxisSteps):
-    """Brings gradients into the layout of their parameters, and averages those of what all ranks have whole.
+    """Redistributes gradients to their parameters' layout, and averages gradients of unsplit parameters.
 
     Args:
         mesh: with a dimension "tensor".
-        loss_parallel: cross entropies are computed from shards of the vocabulary.
+        loss_parallel: whether cross entropies are computed from shards of the vocabulary.
     """
 
     def __init__(self, mesh: DeviceMesh, loss_parallel: bool) -> None:
@@ -111,10 +111,10 @@ class TensorSteps(AxisSteps):
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a plain tensor whose values are there.
+    """Return an ordinary tensor whose values are available.
 
-    The result of a collective that still continues waits for it before the next operation on it, but not before it
-    is pickled or copied as memory.
+    The result of an asynchronous collective waits before the next operation on it, but not before it is pickled or
+    its memory is copied.
     """
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()

@@ -1,4 +1,4 @@
-"""Blocks that are known by their class or by their structure, and how each is split."""
+"""Plans for blocks that are recognised by their class or structure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratagem_model_parallel.styles import Style, style_for
 
 
 def batch_first(block: Any) -> int:
-    """The sequence is the second dimension."""
+    """Return 1: the sequence is the second dimension."""
     return 1
 
 
@@ -26,17 +26,17 @@ class BlockPlan:
     """How to split each block of a kind. Names are relative to the block; "" is the block itself."""
 
     matches: Union[str, Callable[[nn.Module], bool]]
-    """Name of the block's class, or what recognises one."""
+    """Name of the block's class, or a function that recognises such a block."""
     styles: Union[Mapping[str, Style], Callable[[Any], Mapping[str, Style]]]
-    """Names of modules → styles, or what returns them for a block."""
+    """Names of modules → styles, or a function that returns them for a block."""
     sequence_styles: Mapping[str, Style] | None = None
-    """What goes before and beside `styles` under sequence_parallel; None where the block can't do that."""
+    """Styles that override or extend `styles` under sequence_parallel; None if the block doesn't support it."""
     divided: Sequence[str] = ()
-    """Attributes, as "attn.num_heads", that become as many as one rank has."""
+    """Attributes, as "attn.num_heads", that are divided by the number of ranks."""
     divisible: Sequence[str] = ()
-    """Attributes that must be a multiple of the tensor size, as numbers of heads."""
+    """Attributes that must be multiples of the number of ranks, such as numbers of heads."""
     sequence_dim: Callable[[Any], int] = batch_first
-    """Which dimension of the block's activations is the sequence."""
+    """Returns the sequence dimension of the block's activations."""
 
     def fits(self, module: nn.Module) -> bool:
         """Whether `module` is such a block."""
@@ -48,13 +48,13 @@ class BlockPlan:
         """Split a block.
 
         Args:
-            block: one that fits.
+            block: a block that fits.
             name: of the block, for errors.
             mesh: ("data", "tensor").
-            sequence: with sequence parallelism.
+            sequence: whether to use sequence parallelism.
 
         Raises:
-            ConfigError: it can't be cut in so many parts.
+            ConfigError: the block can't be split equally among the ranks.
         """
         size = mesh[TENSOR].size()
         for attribute in dict.fromkeys((*self.divided, *self.divisible)):
@@ -72,10 +72,10 @@ class BlockPlan:
 def split_blocks(
     root: nn.Module, plans: Sequence[BlockPlan], mesh: DeviceMesh, sequence: bool
 ) -> list[nn.Module]:
-    """Split every block in `root` that one of `plans` fits, the first that does; return the blocks.
+    """Split every block in `root` by the first of `plans` that fits it; return the blocks.
 
-    Under sequence parallelism the blocks of a ModuleList pass on shards of the sequence: the first cuts it, and
-    the last puts it together.
+    Under sequence parallelism, the blocks of a ModuleList pass on shards of the sequence: the first block shards it,
+    and the last one gathers it.
     """
     found: dict[nn.Module, tuple[str, BlockPlan]] = {}
     inside: set[nn.Module] = set()
@@ -106,7 +106,7 @@ def split_blocks(
 def rows_of(
     root: nn.Module, blocks: Sequence[nn.Module], containers: tuple[type[nn.Module], ...] = (nn.ModuleList,)
 ) -> list[list[nn.Module]]:
-    """Return the blocks that follow one another, row by row: those of one container, or a block alone.
+    """Group blocks into rows of consecutive ones: all blocks of a container, or a single block.
 
     Args:
         root: what they are in.
@@ -127,7 +127,7 @@ def rows_of(
 def rows_in_part(
     root: nn.Module, blocks: Sequence[nn.Module], containers: tuple[type[nn.Module], ...]
 ) -> list[list[nn.Module]]:
-    """Return the blocks that follow one another, of a rank that has some of those in a container.
+    """Group blocks into rows of consecutive ones, for a rank that has only some blocks of a container.
 
     Args:
         root: what they are in.

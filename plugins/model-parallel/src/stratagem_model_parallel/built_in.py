@@ -38,11 +38,11 @@ ELEMENTWISE = (
     nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.ReLU6, nn.Mish, nn.Softplus,
     nn.Hardswish, nn.Identity, nn.Dropout,
 )  # fmt: skip
-"""What may stand between two linear layers: it looks at one activation at a time."""
+"""Elementwise modules, which may stand between two split linear layers."""
 
 
 def _pairs(block: nn.Module) -> list[tuple[int, int]]:
-    """Positions of linear layers in a Sequential with nothing but elementwise ones between."""
+    """Return positions of pairs of linear layers in a Sequential with only elementwise modules between them."""
     if type(block) is not nn.Sequential:
         return []
     pairs: list[tuple[int, int]] = []
@@ -92,7 +92,7 @@ LLAMA = BlockPlan(
     },
     divisible=("self_attn.config.num_attention_heads", "self_attn.config.num_key_value_heads"),
 )
-"""Llama, Mistral, Qwen2 and whatever has the same parts, in transformers."""
+"""Llama, Mistral, Qwen2 and other models of transformers with the same submodules."""
 
 GPT2 = BlockPlan(
     _is_gpt2_block,
@@ -114,7 +114,7 @@ GPT2 = BlockPlan(
     },
     divided=("attn.num_heads", "attn.split_size"),
 )
-"""GPT-2 of transformers: linear layers that keep (in, out), and queries, keys and values in one of them."""
+"""GPT-2 of transformers: weights are (in, out), and one layer computes queries, keys and values."""
 
 ENCODER_LAYER = BlockPlan(
     _is_encoder_layer,
@@ -142,4 +142,4 @@ FEED_FORWARD = BlockPlan(lambda module: bool(_pairs(module)), _styles_of_pairs)
 """A Sequential with a linear layer, activations and a linear layer in a row."""
 
 BUILT_IN = (LLAMA, GPT2, ENCODER_LAYER, FEED_FORWARD)
-"""In the order in which a module is compared with them."""
+"""Built-in plans, in the order in which they are tried."""

@@ -1,4 +1,4 @@
-"""What `stratagem conformance` of model_parallel and of context_parallel, and the tests, try."""
+"""Subjects of `stratagem conformance` for model_parallel and context_parallel, and of the tests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from stratagem_model_parallel.torch_private import was_distributed
 
 
 def whatever_can_be(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
-    """Split what the built-in plans know, and any other layer by its outputs or its vocabulary.
+    """Split blocks that the built-in plans know, other linear layers by outputs, and embeddings by vocabulary.
 
-    A layer whose parameters are used outside of its forward stays whole.
+    A layer whose parameters are used outside of its forward isn't split.
     """
     split_blocks(module, BUILT_IN, mesh, sequence=False)
     plan: dict[str, Any] = {}
@@ -36,13 +36,13 @@ def whatever_can_be(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
 
 
 def _is_looked_into(module: nn.Module, name: str) -> bool:
-    """The kit's nets with buffers use the bias of their layer beside it."""
+    """Whether a layer's parameters are used outside of its forward, as in the kit's modules with buffers."""
     above = module.get_submodule(name.rpartition(".")[0])
     return any(True for _ in above.buffers(recurse=False))
 
 
 def copies(world_size: int) -> int:
-    """Four devices make two copies of two parts each; otherwise there is one copy."""
+    """Return the number of copies of the model: 2 on four devices, else 1."""
     return 2 if world_size == 4 else 1
 
 
@@ -58,10 +58,10 @@ AXIS_SUBJECT = AxisSubject("tensor", options={"parallelize": whatever_can_be})
 
 
 def shards_of_batches(module: nn.Module, mesh: DeviceMesh) -> dict[str, Any]:
-    """Cut sequences before blocks that are known; let other linear layers compute on shards of the batch.
+    """Shard sequences before known blocks; let other linear layers compute on shards of the batch.
 
-    The kit's nets have no sequences; to a linear layer, samples are what tokens are. It takes shards where ranks can
-    have equally many samples. Real models, with attention, are in tests/test_context_parity.py.
+    The kit's modules have no sequences, so linear layers treat samples as tokens, if the batch divides equally among
+    ranks. tests/test_context_parity.py tests real models with attention.
     """
     inputs: dict[str, Any] = {}
     inside: set[nn.Module] = set()
@@ -82,7 +82,7 @@ _MARK = "has_shards_of_batches"
 
 
 def _has_hooks(layer: nn.Module) -> bool:
-    """A block of sequences is refused then: hooks would get gradients of a shard."""
+    """Whether a layer has hooks on gradients. Such a block is refused: hooks would get gradients of a shard."""
     return any(backward_hooks(each) or post_accumulate_hooks(each) for each in layer.parameters())
 
 

@@ -1,4 +1,4 @@
-"""The layer before the loss, whose outputs stay shards of the vocabulary for loss_parallel."""
+"""Splits the output layer, whose outputs stay sharded by vocabulary for loss_parallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stratagem_model_parallel.styles import style_for
 def split_heads(root: nn.Module, mesh: DeviceMesh) -> None:
     """Split output layers, and embeddings that share their weight, by vocabulary.
 
-    They are found by transformers' `get_output_embeddings`.
+    Finds them with transformers' `get_output_embeddings`.
 
     Raises:
         ConfigError: no module has one.

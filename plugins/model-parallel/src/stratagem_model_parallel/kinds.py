@@ -1,4 +1,4 @@
-"""How kinds of parameters are distinguished."""
+"""Distinguishes split parameters from others."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stratagem_model_parallel.mesh import TENSOR
 
 
 def is_split(parameter: torch.Tensor) -> bool:
-    """Whether ranks of one copy of the model have been given parts of it, or take part in it."""
+    """Whether a parameter is a DTensor on a mesh with the dimension "tensor"."""
     names = parameter.device_mesh.mesh_dim_names if isinstance(parameter, DTensor) else None
     return TENSOR in (names or ())
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank has of `tensor`, in the same memory."""
+    """Return this rank's local part of `tensor`, in the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

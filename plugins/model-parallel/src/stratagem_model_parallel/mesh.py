@@ -14,7 +14,7 @@ Size = Union[int, str]
 
 
 def check_size(name: str, size: Size) -> None:
-    """Refuse what is no size.
+    """Refuse an invalid size.
 
     Raises:
         ConfigError: neither a positive integer nor "auto".
@@ -30,10 +30,10 @@ def mesh_shape(
 
     Args:
         data: copies of the model; "auto" is what `tensor` leaves.
-        tensor: ranks per copy; "auto" is what `data` leaves, or a node's ranks where both are "auto".
-        processes: of the run.
-        per_node: of one node.
-        option: what `tensor` is called, for errors.
+        tensor: ranks per copy; "auto" is what `data` leaves, or the ranks of a node if both are "auto".
+        processes: number of processes of the run.
+        per_node: number of processes of a node.
+        option: name of the option for `tensor`, for errors.
 
     Raises:
         ConfigError: they don't multiply to `processes`.

@@ -1,4 +1,4 @@
-"""From a plan of names and styles to modules whose parameters are split."""
+"""Applies plans of names and styles to modules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from stratagem_model_parallel.styles import Style, style_for
 from stratagem_model_parallel.torch_private import apply_style
 
 Plan = Union[Mapping[str, Style], Callable[[nn.Module, DeviceMesh], Any], None]
-"""Names of modules → styles, or what splits a module, or returns such names, given the mesh."""
+"""Names of modules → styles; or a function of the module and the mesh that returns such a dict, or splits the module
+itself."""
 
 
 def carry_out(plan: Plan, root: nn.Module, mesh: DeviceMesh) -> None:
-    """Split the modules of `root` as `plan` says. Not collective, but for what a callable does.
+    """Split the modules of `root` by `plan`. Not collective, unless a function in the plan is.
 
     Args:
         plan: not None.
@@ -28,7 +29,7 @@ def carry_out(plan: Plan, root: nn.Module, mesh: DeviceMesh) -> None:
         mesh: ("data", "tensor").
 
     Raises:
-        ConfigError: the plan isn't one, or names no module.
+        ConfigError: the plan is invalid, or names a module that doesn't exist.
     """
     if callable(plan):
         plan = returned(plan(root, mesh), root, getattr(plan, "__qualname__", repr(plan)))
@@ -43,7 +44,7 @@ def carry_out(plan: Plan, root: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def returned(value: Any, root: nn.Module, who: str) -> Mapping[str, Style]:
-    """Read what a user's function returned: names and styles, or nothing where it split the module itself.
+    """Check a user's function's result: names and styles, or None if it split the module itself.
 
     Raises:
         ConfigError: something else.
@@ -83,5 +84,5 @@ def modules_like(pattern: str, root: nn.Module) -> list[tuple[str, nn.Module]]:
             f"the plan names {pattern!r}, and {type(root).__name__} has no such module: the closest are "
             f"{', '.join(map(repr, close)) or 'none'}"
         )
-    # One that has several names is split once.
+    # A module with several names is split once.
     return list({id(module): (name, module) for name, module in reversed(found)}.values())[::-1]

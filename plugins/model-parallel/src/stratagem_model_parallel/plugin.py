@@ -1,4 +1,4 @@
-"""What stratagem-model-parallel offers."""
+"""Registers the components of stratagem-model-parallel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stratagem_components() -> Sequence[Component]:
             conformance="stratagem_model_parallel.conformance:SUBJECT",
             capabilities=Capabilities(
                 processes="per-device",
-                # Torch's loss scaler takes gradients of one kind only.
+                # No 16-mixed: torch's loss scaler needs all gradients on one mesh.
                 precisions=("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true"),
                 features=frozenset(
                     {

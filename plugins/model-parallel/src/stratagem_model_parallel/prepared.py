@@ -6,7 +6,7 @@ from stratagem_mesh import ComposedPrepared
 
 
 class ModelParallelPrepared(ComposedPrepared):
-    """A module whose layers are split, and what is left of them sharded. Every forward is collective."""
+    """A module whose layers are split among ranks, and then sharded. Every forward is collective."""
 
     strategy_name = "model_parallel"
     advice = (

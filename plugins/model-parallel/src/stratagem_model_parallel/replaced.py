@@ -1,4 +1,4 @@
-"""Tensors in the place of split parameters: layers that are split can't compute with them."""
+"""Refuses ordinary tensors in place of split parameters: split layers can't compute with them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stratagem_model_parallel.kinds import is_split
 
 
 def refuse_replaced(root: nn.Module) -> None:
-    """Let a forward of a split layer of `root` raise where a parameter that is split isn't there.
+    """Register hooks that raise when a split layer of `root` is called with a replaced parameter.
 
     Raises:
-        ShardedUseError: by `torch.func.functional_call` and the like, later.
+        ShardedUseError: later, in the forward, as by `torch.func.functional_call`.
     """
     for prefix, module in root.named_modules():
         names = [name for name, each in module.named_parameters(recurse=False) if is_split(each)]

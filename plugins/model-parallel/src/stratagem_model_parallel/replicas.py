@@ -1,4 +1,4 @@
-"""Parameters that every rank of a copy has whole: their gradients are the same everywhere, and stay so."""
+"""Keeps gradients of unsplit parameters equal on all ranks of a copy of the model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 FAR = 0.02
-"""Gradients that differ by more than this part of their norm aren't the same but for rounding."""
+"""Relative difference of gradients above which rounding can't explain it."""
 
 
 def is_same(tensor: torch.Tensor, group: Any) -> bool:
-    """Whether all ranks of a group have the same values, but for rounding. Collective."""
+    """Whether all ranks of a group have the same values, up to rounding. Collective."""
     sizes = torch.tensor([tensor.numel(), -tensor.numel()], device=tensor.device)
     dist.all_reduce(sizes, dist.ReduceOp.MAX, group)
     if sizes[0] != -sizes[1]:
@@ -35,11 +35,11 @@ def is_same(tensor: torch.Tensor, group: Any) -> bool:
     apart = torch.stack([(values - mean).norm(), mean.norm()])
     dist.all_reduce(apart, dist.ReduceOp.MAX, group)
     far, norm = apart.tolist()
-    return not far > FAR * norm + 1e-6  # NaN is left to what looks for it
+    return not far > FAR * norm + 1e-6  # NaN counts as equal: other checks look for NaN
 
 
 class Replicas:
-    """Settles gradients before they are clipped or used.
+    """Completes gradients before they are clipped or used.
 
     Args:
         original_module: the user's module.
@@ -53,14 +53,13 @@ class Replicas:
         self._looked: set[int] = set()
 
     def settle(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Add up what is left to be added up, and average what is the same. Collective.
+        """Reduce partial gradients of split parameters, and average gradients of unsplit ones. Collective.
 
-        Ranks of a copy compute the gradients of what they all have whole from the same activations. Averaging
-        takes away the rounding by which a device may do so differently each time; otherwise the ranks' parameters
-        would drift apart.
+        Ranks of a copy compute gradients of unsplit parameters from the same activations. A device may round
+        differently each time, so the gradients are averaged; otherwise the ranks' parameters would drift apart.
 
         Raises:
-            ConfigError: they differ by more than rounding: such a parameter acts on a part of the activations.
+            ConfigError: gradients differ by more than rounding: the parameter acts on a shard of the activations.
         """
         for parameter in parameters:
             grad: Any = parameter.grad
@@ -89,7 +88,7 @@ class Replicas:
     def _compare(
         self, parameters: list[torch.Tensor], grads: list[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
-        """Look at each parameter once: how it is used doesn't change."""
+        """Compare each parameter's gradients once: how a parameter is used doesn't change."""
         new = [at for at, parameter in enumerate(parameters) if id(parameter) not in self._looked]
         if not new:
             return

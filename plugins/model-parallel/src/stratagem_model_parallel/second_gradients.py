@@ -1,4 +1,4 @@
-"""Gradients of gradients: torch's collectives between split layers have none, and say nothing of it."""
+"""Refuses gradients of gradients: torch's collectives between split layers silently drop them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stratagem_model_parallel.kinds import is_split
 
 
 def refuse_second_gradients(root: nn.Module) -> None:
-    """Let a backward through a split layer of `root` raise where it is itself to be differentiated.
+    """Register hooks that raise when a backward through a split layer of `root` uses create_graph.
 
     Raises:
-        ShardedUseError: by `torch.autograd.grad(..., create_graph=True)` and the like, later.
+        ShardedUseError: later, in the backward, as by `torch.autograd.grad(..., create_graph=True)`.
     """
     for module in root.modules():
         if any(is_split(parameter) for parameter in module.parameters(recurse=False)):

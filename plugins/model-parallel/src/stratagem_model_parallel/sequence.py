@@ -13,20 +13,20 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from stratagem.errors import DataError
 
 INPUTS = ("hidden_states", "x", "input", "src")
-"""Keywords under which blocks are given their activations."""
+"""Keywords with which blocks may get their activations."""
 
 
 def relaid(x: torch.Tensor, mesh: DeviceMesh, before: Placement, after: Placement) -> DTensor:
-    """Return local `x`, laid out as `before`, as a DTensor laid out as `after`. Collective."""
+    """Return a DTensor with placement `after` from the local tensor `x` with placement `before`. Collective."""
     whole = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [before], run_check=False)
     return whole.redistribute(placements=[after])
 
 
 class WholeInput(ParallelStyle):
-    """Several layers within take the whole of one input; its gradient is added up over ranks once.
+    """Several layers of a module share one full input, so that its gradient is summed over ranks only once.
 
     Args:
-        sequence_dim: the dimension of which ranks have shards before; None where they have all of it.
+        sequence_dim: the dimension along which the input is sharded; None if it isn't.
     """
 
     def __init__(self, sequence_dim: int | None) -> None:
@@ -44,7 +44,7 @@ class WholeInput(ParallelStyle):
 
 
 class EnterSequence(ParallelStyle):
-    """A block that takes the whole sequence, and computes its rank's shard of it.
+    """A block that gets the full sequence and shards it.
 
     Args:
         sequence_dim: of the block's first input.
@@ -72,7 +72,7 @@ class EnterSequence(ParallelStyle):
 
 
 class LeaveSequence(ParallelStyle):
-    """A block whose ranks compute shards of the sequence, and whose output is the whole.
+    """A block that computes a shard of the sequence and gathers its output.
 
     Args:
         sequence_dim: of the block's output, or of the first of its outputs.

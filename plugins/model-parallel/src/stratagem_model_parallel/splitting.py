@@ -1,4 +1,4 @@
-"""From a user's module to one whose layers are split along the mesh's tensor dimension."""
+"""Splits a user's module along the mesh's tensor dimension."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from stratagem_model_parallel.second_gradients import refuse_second_gradients
 
 @dataclass(frozen=True)
 class SplitSettings:
-    """How layers are split; docs/strategies/model-parallel.md says more."""
+    """How layers are split; see docs/strategies/model-parallel.md."""
 
     parallelize: plan.Plan = None
-    """What to split and how; None for the module's own method, or else the built-in plans."""
+    """The plan; None uses the module's own method `parallelize`, or else the built-in plans."""
     plans: Sequence[BlockPlan] = ()
-    """Plans that go before the built-in ones."""
+    """Plans that take precedence over the built-in ones."""
     sequence_parallel: bool = False
     """Built-in plans let ranks compute shards of the sequence between attention and feed-forward."""
     loss_parallel: bool = False
@@ -42,15 +42,15 @@ class SplitSettings:
 
 
 def split_layers(original_module: nn.Module, settings: SplitSettings, mesh: DeviceMesh) -> None:
-    """Split the layers of a module in place, whose tensors get their values later.
+    """Split the layers of a module in place. Tensors may get their values later.
 
     Args:
-        original_module: the user's.
-        settings: how.
+        original_module: the user's module.
+        settings: how to split it.
         mesh: with a dimension "tensor".
 
     Raises:
-        ConfigError: it can't be split so.
+        ConfigError: the module can't be split by these settings.
     """
     if mesh[TENSOR].size() > 1:
         refuse_compiled(original_module)
@@ -61,7 +61,7 @@ def split_layers(original_module: nn.Module, settings: SplitSettings, mesh: Devi
             )
     elif isinstance(settings.parallelize, Mapping):
         for name in settings.parallelize:
-            plan.modules_like(name, original_module)  # refuses what names no module
+            plan.modules_like(name, original_module)  # refuses a name without a module
     refuse_second_gradients(original_module)
     refuse_replaced(original_module)
 
@@ -82,7 +82,7 @@ def refuse_compiled(original_module: nn.Module) -> None:
 
 
 def _carry_out(settings: SplitSettings, original_module: nn.Module, mesh: DeviceMesh) -> None:
-    """Split layers by the plan that there is: the user's, the module's own, or the built-in ones."""
+    """Split layers by the first available plan: the user's, the module's own, or the built-in ones."""
     if settings.parallelize is not None:
         plan.carry_out(settings.parallelize, original_module, mesh)
         return

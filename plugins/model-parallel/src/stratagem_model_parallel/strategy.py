@@ -1,4 +1,4 @@
-"""`ModelParallelStrategy`: what a user configures, and the hooks that answer with live objects."""
+"""`ModelParallelStrategy`: tensor parallelism, with sharded data parallelism over a second mesh dimension."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class ModelParallelStrategy(DeferringStrategy):
     """Layers split among ranks (tensor and sequence parallel), copies of the model sharded (FSDP2).
 
     Args:
-        tensor_parallel_size: ranks among which one copy of each layer is split; "auto" is a node's devices, or
-            what `data_parallel_size` leaves.
+        tensor_parallel_size: ranks among which one copy of each layer is split; "auto" is the number of devices
+            of a node, or what `data_parallel_size` leaves.
         data_parallel_size: copies of the model, over which its parameters are sharded; "auto" is what is left.
         parallelize: what to split and how: a dict of module names ("*" stands for any name between two dots) and
             styles, those of `torch.distributed.tensor.parallel` or names such as "colwise" and "rowwise"; or a
             function of (module, mesh) that returns such a dict, or splits the module itself. When None, the
             module's own method `parallelize(mesh)` decides, and without one the built-in plans do.
-        plans: `BlockPlan`s that go before the built-in ones.
+        plans: `BlockPlan`s that take precedence over the built-in ones.
         sequence_parallel: built-in plans let ranks compute shards of the sequence between attention and
             feed-forward.
         loss_parallel: compute cross entropies from shards of the vocabulary, as the last layer gives them.
-        auto_wrap_policy: which modules are gathered separately where copies are sharded; as for fsdp.
+        auto_wrap_policy: which modules are gathered separately if copies are sharded; as for fsdp.
         activation_checkpointing_policy: modules whose activations are computed again in backward: classes, their
             names, or a policy of `torch.distributed.fsdp.wrap`.
         sync_module_states: start from rank 0's parameters and buffers; False refuses ranks that differ.
@@ -92,20 +92,20 @@ class ModelParallelStrategy(DeferringStrategy):
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """The mesh ("data", "tensor") of the live run.
+        """The mesh ("data", "tensor") of the current run.
 
         Raises:
-            StratagemError: no run of this strategy is live in this process.
+            StratagemError: this process has no current run of this strategy.
         """
         return mesh_of(self.collectives)
 
     def check_run(self, run: Run) -> None:
-        """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
+        """Refuse a mesh whose sizes don't multiply to the number of processes, before any is started."""
         per_node = run.plan.processes_per_node
         mesh_shape(self.data_parallel_size, self.tensor_parallel_size, run.world_size, per_node)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group and the mesh; ranks with the same part of the model share the data."""
+        """Open the process group and the mesh. Ranks with the same part of the model read different data."""
         collectives = self.open_process_group(request)
         per_node = request.environment.local_world_size
         world_size = collectives.world_size
@@ -114,17 +114,17 @@ class ModelParallelStrategy(DeferringStrategy):
         return collectives
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
-        """Refuse nothing: what can't step shards steps whole tensors, each on one rank or all on every rank."""
+        """Refuse no optimizer that can step full tensors, each on one rank or all on every rank."""
         reason = super().refuse_optimizer(optimizer, world_size)
         return reason_despite_wholes(self, optimizer, reason)
 
     def can_restore(self, shards: object) -> bool:
-        """What left a module of DTensors, split alike."""
+        """Whether the shards are those of a module with DTensors, which `setup` can restore."""
         return isinstance(shards, KeptShards)
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a module that the axes `tensor` and `data` have transformed."""
+        """Return a module that the axes `tensor` and `data` have transformed."""
         construction = self.pop_deferred_init(request.original_module)
         mesh = mesh_of(request.collectives)
         sizes = {DATA: mesh[DATA].size(), TENSOR: mesh[TENSOR].size()}
@@ -153,6 +153,6 @@ class ModelParallelStrategy(DeferringStrategy):
 
 
 class DataAxis(ShardAxis):
-    """The axis `shard` under the name that model_parallel's mesh has for it."""
+    """The axis `shard` under the name of the data dimension of model_parallel's mesh."""
 
     name = DATA

@@ -1,4 +1,4 @@
-"""How a single layer is split: torch's styles, those that transformer blocks need beside them, and short names."""
+"""Styles for splitting a single layer: torch's, further ones for transformer blocks, and their short names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Style = Union[ParallelStyle, str]
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Whether it is transformers' Conv1D: a linear layer that keeps its weight as (in, out)."""
+    """Whether a module is transformers' Conv1D: a linear layer with a weight of shape (in, out)."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and not isinstance(module, nn.Conv1d)
 
 
@@ -40,7 +40,7 @@ def split(module: nn.Module, name: str, mesh: DeviceMesh, dim: int | None) -> No
 
 
 class Colwise(ColwiseParallel):
-    """Each rank computes some of the outputs; transformers' Conv1D too."""
+    """Torch's ColwiseParallel, also for transformers' Conv1D: each rank computes some of the outputs."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not is_transposed(module):
@@ -53,13 +53,13 @@ class Colwise(ColwiseParallel):
 
 
 class Packed(Colwise):
-    """Colwise for a layer that computes several things at once, as queries, keys and values.
+    """Colwise for a layer that computes several tensors at once, such as queries, keys and values.
 
-    A rank has one contiguous shard of the weight, as in any checkpoint, but needs a slice of each part of the
-    outputs. So outputs are gathered, and each rank takes its slices.
+    A rank has one contiguous shard of the weight, as in checkpoints, but needs a slice of each output tensor. So
+    outputs are gathered, and each rank takes its slices.
 
     Args:
-        parts: how many things of equal size.
+        parts: number of output tensors, of equal size.
     """
 
     def __init__(self, parts: int = 3) -> None:
@@ -86,9 +86,9 @@ def own_parts(outputs: DTensor, parts: int, mesh: DeviceMesh) -> torch.Tensor:
 
 
 class Rowwise(RowwiseParallel):
-    """Each rank computes with some of the inputs, and the results are added up; transformers' Conv1D too.
+    """Torch's RowwiseParallel, also for transformers' Conv1D: ranks use some of the inputs and add up outputs.
 
-    Ranks may have unequally many inputs; torch's own style takes all to have as many as this rank.
+    Ranks may have unequal numbers of inputs; torch's own style assumes that all have as many as this rank.
     """
 
     @staticmethod
@@ -119,10 +119,10 @@ class Rowwise(RowwiseParallel):
 
 
 class LocalDropout(ParallelStyle):
-    """Dropout of activations of which each rank has another part: ranks draw different numbers.
+    """Dropout on sharded activations, for which ranks must draw different numbers.
 
-    They have one seed, as those that read the same batches; what they draw here depends on the rank, too, and
-    leaves what is drawn next the same on all.
+    Ranks that read the same batches have the same seed. This style adds the rank to it, and leaves later random
+    numbers equal on all ranks.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -134,7 +134,7 @@ class LocalDropout(ParallelStyle):
 def _draw_apart(forward: Any, module: nn.Module, rank: int, x: torch.Tensor) -> Any:
     if not module.training:
         return forward(x)
-    # From the generator that activation checkpointing puts back, so that what is computed again is the same.
+    # From the default generator, which activation checkpointing restores, so that recomputation draws the same.
     seed = int(torch.randint(2**62, ())) + rank
     with forked_rng(x.device):
         torch.manual_seed(seed)
@@ -159,7 +159,7 @@ SPELLINGS = {
     "attention_sequence": "as attention, from and to shards of the sequence",
     "local_dropout": "dropout of what each rank has another part of",
 }
-"""Name of a style → what it does."""
+"""Name of a style → its description."""
 
 LINEAR = ("colwise", "packed", "rowwise", "logits")
 
@@ -170,8 +170,8 @@ def style_for(given: Any, name: str, module: nn.Module, sequence_dim: int = 1) -
     Args:
         given: a style, or a name from `SPELLINGS`.
         name: of the module, for errors.
-        module: decides how a spelling is meant.
-        sequence_dim: which dimension of activations is the sequence.
+        module: its class decides between variants of a style.
+        sequence_dim: the sequence dimension of activations.
 
     Raises:
         ConfigError: there is no such style, or it isn't for modules of this class.
@@ -196,7 +196,7 @@ def style_for(given: Any, name: str, module: nn.Module, sequence_dim: int = 1) -
 def _spelled(base: str, parts: int, module: nn.Module, sequence: Shard) -> ParallelStyle:
     from stratagem_model_parallel.attention import Attention
 
-    # Torch takes the input of a rowwise layer for shards, which tokens aren't.
+    # Torch assumes that a rowwise layer's input is sharded, but token ids are replicated.
     tokens: dict[str, Any] = {"input_layouts": Replicate()} if isinstance(module, nn.Embedding) else {}
     made: dict[str, Any] = {
         "colwise": lambda: Colwise(),

@@ -1,4 +1,4 @@
-"""The axis `context`: long sequences whose shards the ranks along it compute."""
+"""The axis `context`: the ranks along it compute shards of long sequences."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class ContextAxis(Axis):
-    """Sequences in shards along this axis, whose ranks read the same batches; attention sees them whole.
+    """Sequences sharded along this axis, whose ranks read the same batches. Attention sees full sequences.
 
     Args:
-        size: number of ranks among which each sequence is cut; "auto" is what the other axes leave.
+        size: number of ranks among which each sequence is sharded; "auto" uses the ranks that the other axes leave.
         attention: "ulysses" or "ring"; as for context_parallel.
         parallelize: which modules compute on shards; as for context_parallel.
-        plans: `ContextPlan`s that go before the built-in ones.
+        plans: `ContextPlan`s that take precedence over the built-in ones.
 
     Raises:
         ConfigError: a value that isn't one of those above.
@@ -36,7 +36,7 @@ class ContextAxis(Axis):
 
     name = CONTEXT
     mesh_order = 350
-    # Hooks that cut sequences come before those that gather a block's parameters.
+    # Before `shard` (300), so that hooks that shard sequences run before those that gather parameters.
     setup_order = 200
     reads_same_batches = True
     takes_parts = True
@@ -56,25 +56,25 @@ class ContextAxis(Axis):
         self.settings = ContextSettings(attention, parallelize, tuple(plans))
 
     def companions(self) -> Sequence[Axis]:
-        """The axis `shard`, whose units are sharded along this one, too."""
+        """Return the axis `shard`, whose units are also sharded along this axis."""
         return (ShardAxis(1),)
 
     def apply(self, target: AxisTarget) -> AxisSteps:
-        """Cut sequences before the module's blocks, and put them together after these."""
+        """Shard sequences before the module's blocks, and gather them afterwards."""
         ranks = SequenceRanks.of(target.mesh)
         tensor = target.mesh.get_group(TENSOR) if target.sizes.get(TENSOR, 1) > 1 else None
         self.settings.cut(target.request.original_module, target.mesh, target.closing, tensor, target.roots)
         target.closing.enter_context(sequences_cut_among(ranks if ranks.size > 1 else None))
-        # Who gives parts runs backward itself, so that no loop takes gradients, and refuses hooks on them.
+        # An axis that divides the module (pipeline) runs backward itself, so no loop calls torch.autograd.grad.
         return AxisSteps() if target.roots is not None else ContextSteps(ranks, target.closing)
 
 
 class ContextSteps(AxisSteps):
-    """Completes gradients that `torch.autograd.grad` returns; `shard` reduces all others.
+    """Averages gradients that `torch.autograd.grad` returns; the axis `shard` reduces all others.
 
     Args:
-        ranks: among which sequences are cut.
-        closing: undoes it.
+        ranks: the ranks among which sequences are sharded.
+        closing: removes the hooks when it is closed.
     """
 
     def __init__(self, ranks: SequenceRanks, closing: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Hooks on blocks: sequences are cut before the first of several in a row, and put together after the last."""
+"""Hooks on blocks: they shard sequences before the first block of a row, and gather them after the last."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stratagem_model_parallel.replicas import is_same
 from stratagem_model_parallel.torch_private import is_in_backward
 
 FEWEST = 2
-"""Tokens that each rank has of a sequence: models take a single query for one that continues a sequence."""
+"""Minimum tokens per rank: models treat a single query as the continuation of a sequence."""
 
 
 def cut_blocks(
@@ -34,21 +34,22 @@ def cut_blocks(
     *,
     is_part: bool = False,
 ) -> list[Any]:
-    """Let `blocks` compute on shards of the sequence from now on. Not collective, but forwards are.
+    """Make `blocks` compute on shards of the sequence. Not collective, but forwards are.
 
     Args:
         root: the user's module.
-        blocks: of it. Those that follow one another in a ModuleList or Sequential pass shards on.
-        ranks: among which the sequences are cut.
-        attention: computes attention among them.
-        tensor: the group of ranks among which layers are split, if any: all of them have the same activations.
-        is_part: whether other ranks have blocks between these: sequences are whole where this rank's end.
+        blocks: blocks of `root`. Consecutive blocks in a ModuleList or Sequential pass on shards.
+        ranks: the ranks among which sequences are sharded.
+        attention: computes attention among these ranks.
+        tensor: the group of ranks among which layers are split, if any. They have the same activations.
+        is_part: whether other ranks have some blocks of a row. Sequences are then gathered after this rank's last
+            block.
 
     Returns:
-        Handles, whose `remove` undoes it.
+        Handles; their `remove` undoes the change.
 
     Raises:
-        ConfigError: a block is compiled, has no such argument, or has hooks on parameters; or one is in another.
+        ConfigError: a block is compiled, lacks a named argument, has hooks on parameters, or is inside of another.
     """
     by_module = {block.module: block for block in blocks}
     for block in blocks:
@@ -74,7 +75,7 @@ def cut_blocks(
 
 
 def _refuse_hooks(block: Block) -> None:
-    """Refuse hooks that would be called with the gradient of a shard: they needn't be linear."""
+    """Refuse hooks that would be called with the gradient of a shard: a hook may not be linear."""
     for name, parameter in block.module.named_parameters():
         if backward_hooks(parameter) or post_accumulate_hooks(parameter):
             raise ConfigError(
@@ -85,14 +86,14 @@ def _refuse_hooks(block: Block) -> None:
 
 
 class _Row:
-    """Blocks in a row. Sequences are cut from the first one's beginning to the last one's end."""
+    """Consecutive blocks. Sequences are sharded before the first one, and gathered after the last one."""
 
     def __init__(self, first: str, tensor: Any) -> None:
         self.first, self.is_cut = first, False
         self._tensor, self._is_checked = tensor, tensor is None
 
     def refuse_shards(self, activations: torch.Tensor) -> None:
-        """Refuse activations that axis `tensor` has cut, at the first call. Collective over its ranks."""
+        """Refuse activations that axis `tensor` has sharded. Checks the first call; collective over its ranks."""
         if self._is_checked:
             return
         self._is_checked = True
@@ -103,7 +104,7 @@ class _Row:
             )
 
     def refuse_cut(self, grad: torch.Tensor) -> None:
-        """Refuse a backward from outputs that are still cut."""
+        """Refuse a backward from outputs that are still shards."""
         if self.is_cut:
             raise ConfigError(
                 f"the forward that began with {self.first} ended before the last block in its row, so that outputs "
@@ -113,7 +114,7 @@ class _Row:
 
 
 class _Hooks:
-    """What happens before and after the forward of one block."""
+    """The hooks before and after the forward of one block."""
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class _Hooks:
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
         if not self._entered or self._entered[-1][0] is not module:
-            return None  # another hook raised before `before`
+            return None  # another hook raised before `before` ran
         _, region, length = self._entered.pop()
         region.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has no types for it
         if output is None:
@@ -208,7 +209,7 @@ class _Hooks:
 
 
 def _plain(method: Any) -> Any:
-    """A function, which a deep copy of a module shares with it, as it shares the ranks' group."""
+    """Wrap a method in a function. A deep copy of a module shares functions, and must share the process group."""
 
     def hook(*args: Any) -> Any:
         return method(*args)

@@ -1,4 +1,4 @@
-"""The ranks among which the live run of this process cuts sequences, and sums over tokens among them."""
+"""The ranks among which the current run shards sequences, and sums over tokens among them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stratagem_model_parallel.context.ranks import SequenceRanks
 from stratagem_model_parallel.context.region import SequenceRegion
 
 _LIVE: list[SequenceRanks] = []
-"""None or one. Of the process: `sum_over_sequence` is called from a module's code, which has no session."""
+"""At most one element. Global, since a module's code calls `sum_over_sequence` without a session."""
 
 
 @contextmanager
 def sequences_cut_among(ranks: SequenceRanks | None) -> Iterator[None]:
-    """Around a run that cuts sequences among `ranks`; None for a run that cuts none."""
+    """While active, the current run shards sequences among `ranks`; None means that it shards none."""
     before = list(_LIVE)
     _LIVE[:] = [] if ranks is None else [ranks]
     try:
@@ -28,15 +28,15 @@ def sequences_cut_among(ranks: SequenceRanks | None) -> Iterator[None]:
 
 
 def live_ranks() -> SequenceRanks | None:
-    """Return them; None where sequences aren't cut."""
+    """Return the ranks among which sequences are sharded; None if they aren't."""
     return _LIVE[0] if _LIVE else None
 
 
 def sum_over_sequence(function: Callable[..., Any], *tensors: torch.Tensor, dim: int = 1) -> Any:
-    """Return `function(*tensors)`, a sum over tokens, of which each rank computes its shard's. Collective.
+    """Return `function(*tensors)`, a sum over tokens; each rank computes it for its shard. Collective.
 
-    Under context_parallel among the ranks that share sequences out; everywhere else it calls the function, and that
-    is all. For what comes after the blocks and is large, as the logits of a language model::
+    Collective among the ranks that shard a sequence, under context_parallel; elsewhere it only calls the function.
+    Use it for large computations after the blocks, such as the logits of a language model::
 
         def losses(hidden, labels):
             return F.cross_entropy(self.head(hidden).flatten(0, 1), labels.flatten(), reduction="sum")
@@ -44,16 +44,15 @@ def sum_over_sequence(function: Callable[..., Any], *tensors: torch.Tensor, dim:
         loss = sum_over_sequence(losses, hidden, labels) / labels.numel()
 
     Args:
-        function: takes as many tensors, and returns tensors that are sums over their tokens, not means. It has no
-            attention.
-        tensors: of whole sequences, the same on every rank that shares them.
-        dim: the dimension of each that is the sequence.
+        function: takes the tensors, and returns sums over their tokens, not means. It must not call attention.
+        tensors: of full sequences, the same on all ranks that shard them.
+        dim: the sequence dimension of each tensor.
 
     Returns:
-        What the function returns for whole sequences; gradients flow through it.
+        The function's result for full sequences; gradients flow through it.
 
     Raises:
-        DataError: the ranks can't have equal shards.
+        DataError: the sequence can't be divided into equal shards.
         ConfigError: the function calls attention.
     """
     ranks = live_ranks()

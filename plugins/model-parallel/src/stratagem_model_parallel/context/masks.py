@@ -1,4 +1,4 @@
-"""Masks of attention, which are of whole sequences."""
+"""Attention masks, which cover full sequences."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def refuse_unfit(
     mask: torch.Tensor | None,
     ranks: SequenceRanks,
 ) -> None:
-    """Refuse attention that isn't among the tokens of one sequence, each rank having its shard. Not collective.
+    """Refuse attention other than among the tokens of one sharded sequence. Not collective.
 
     Args:
-        query: (batch, heads, tokens of this rank, width), as are key and value, whose heads may be fewer.
-        key: as above.
-        value: as above.
-        mask: of whole sequences; each of (batch, heads, queries, keys) may be 1, and the first two be left out.
-        ranks: among which the sequences are cut.
+        query: (batch, heads, tokens of this rank, width).
+        key: the same shape; may have fewer heads.
+        value: the same shape as `key`.
+        mask: of full sequences: (batch, heads, queries, keys); each may be 1, and the first two may be missing.
+        ranks: the ranks among which sequences are sharded.
 
     Raises:
-        DataError: says what it got, and what is possible.
+        DataError: names the shapes, and what is possible.
     """
     shapes = [tuple(each.shape) for each in (query, key, value)]
     if any(len(shape) != 4 for shape in shapes) or len({(shape[0], shape[2]) for shape in shapes}) > 1:
@@ -56,12 +56,12 @@ def refuse_unfit(
 
 
 def of_heads(mask: torch.Tensor | None, ranks: SequenceRanks) -> torch.Tensor | None:
-    """Return what of `mask` is for this rank's heads. Not collective."""
+    """Return the part of `mask` for this rank's heads. Not collective."""
     if mask is None or mask.dim() < 3 or mask.shape[-3] == 1:
         return mask
     return mask.chunk(ranks.size, -3)[ranks.rank]
 
 
 def of_queries(mask: torch.Tensor | None, ranks: SequenceRanks) -> torch.Tensor | None:
-    """Return what of `mask` is for this rank's tokens as queries; a view. Not collective."""
+    """Return the part of `mask` for this rank's queries, as a view. Not collective."""
     return mask if mask is None or mask.shape[-2] == 1 else ranks.shard(mask, -2)

@@ -1,4 +1,4 @@
-"""Which modules compute on shards of the sequence: what a user says, and blocks that are known."""
+"""Plans for which modules compute on shards of the sequence: the user's, or for known blocks."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Inputs = Mapping[str, int]
-"""Names of a forward's arguments → their dimension that is the sequence. The first has the activations, as the
-block's output has them; "" stands for the first argument. All others stay whole, as masks."""
+"""Names of a forward's arguments → their sequence dimension. The first entry is the activations, with the block's
+output in the same layout; "" stands for the first argument. Arguments that aren't named, such as masks, aren't
+sharded."""
 
 ACTIVATIONS: Inputs = {"": 1}
 
 
 @dataclass(frozen=True)
 class ContextPlan:
-    """How to cut the inputs of each block of a kind, and whether it has attention."""
+    """How to shard the inputs of a kind of block, and whether it has attention."""
 
     matches: Union[str, Callable[[nn.Module], bool]]
-    """Name of the block's class, or what recognises one."""
+    """Name of the block's class, or a function that recognises such a block."""
     inputs: Union[Inputs, Callable[[Any], Inputs]] = field(default_factory=lambda: ACTIVATIONS)
-    """Names of its forward's arguments → the dimension of the sequence, or what returns them for a block."""
+    """Names of its forward's arguments → the sequence dimension, or a function that returns these for a block."""
     attends: bool = True
-    """Whether it has attention, which must go by torch's `scaled_dot_product_attention` or MultiheadAttention."""
+    """Whether it has attention, which must use torch's `scaled_dot_product_attention` or MultiheadAttention."""
 
     def fits(self, module: nn.Module) -> bool:
         """Whether `module` is such a block."""
@@ -50,7 +51,7 @@ class Block:
     """A module that computes on shards of the sequence."""
 
     name: str
-    """In the whole module, for errors."""
+    """Its name in the user's module, for errors."""
     module: nn.Module
     inputs: Inputs
     attends: bool
@@ -58,27 +59,28 @@ class Block:
 
 Style = Union[str, Inputs]
 Plan = Union[Mapping[str, Style], Callable[[nn.Module, "DeviceMesh"], Any], None]
-"""Names of modules → "block", "tokenwise", or a block's inputs; or what returns such, given the mesh."""
+"""Names of modules → "block", "tokenwise", or a block's inputs; or a function of the module and the mesh that
+returns such a dict."""
 
 BUILT_IN = (
     ContextPlan(LLAMA.matches, {"hidden_states": 1, "position_embeddings": 1}),
     ContextPlan(GPT2.matches),
     ContextPlan(ENCODER_LAYER.matches, lambda block: {"src": 1 if block.self_attn.batch_first else 0}),
 )
-"""In the order in which a module is compared with them."""
+"""Built-in plans, in the order in which they are tried."""
 
 
 def blocks_of(root: nn.Module, plan: Plan, plans: Sequence[ContextPlan], mesh: DeviceMesh) -> list[Block]:
-    """Return the modules of `root` that compute on shards, by the plan that there is. Not collective.
+    """Return the modules of `root` that compute on shards, by the first available plan. Not collective.
 
     Args:
         root: the user's module, whose names a plan uses.
-        plan: of the strategy or axis; when None, the module's own `parallelize(mesh)`, and without one `plans`.
-        plans: kinds of blocks, the first that fits.
+        plan: of the strategy or axis; None uses the module's own `parallelize(mesh)`, or else `plans`.
+        plans: plans for kinds of blocks; the first one that fits is used.
         mesh: with a dimension "context".
 
     Raises:
-        ConfigError: a plan isn't one, names no module, or nothing is found.
+        ConfigError: the plan is invalid, names a module that doesn't exist, or no block is found.
     """
     given: Any = plan
     if plan is None and isinstance(root, Module):

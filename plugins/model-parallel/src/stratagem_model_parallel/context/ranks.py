@@ -1,8 +1,8 @@
-"""`SequenceRanks`: ranks among which sequences are cut, and what they send each other, with gradients.
+"""`SequenceRanks`: the ranks among which sequences are sharded, and their differentiable collectives.
 
-Ranks compute the same loss, each from its shards, and gradients of parameters are averaged over the ranks after
-backward, as data parallelism does it. So where tensors are shards, gradients are of the sum of all ranks' losses;
-where they are whole, of one loss, as in one process.
+Each rank computes the same loss, from its shards. Gradients of parameters are averaged over the ranks after backward,
+as in data parallelism. So gradients of sharded tensors are those of the sum of all ranks' losses; gradients of full
+tensors are those of one loss, as in a single process.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 CONTEXT = "context"
-"""Name of the mesh's dimension along which ranks have shards of the same sequences."""
+"""Name of the mesh dimension along which ranks have shards of the same sequences."""
 
 
 @dataclass(frozen=True)
 class SequenceRanks:
-    """The ranks that read one batch and share its sequences out."""
+    """The ranks that read the same batch and shard its sequences."""
 
     group: Any
     """Their `torch.distributed` group."""
     rank: int
-    """This process among them, which has that shard of a sequence."""
+    """This process's rank among them, and the index of its shard."""
     size: int
-    """How many they are."""
+    """Number of ranks."""
 
     @classmethod
     def of(cls, mesh: DeviceMesh) -> SequenceRanks:
-        """Return this process's, in a mesh with a dimension `CONTEXT`."""
+        """Return the ranks that share sequences with this process, in a mesh with a dimension `CONTEXT`."""
         own = mesh[CONTEXT]
         return cls(own.get_group(), own.get_local_rank(), own.size())
 
     def length(self, whole: int, fewest: int = 1) -> int:
-        """Return how many tokens each rank has of a sequence.
+        """Return the number of tokens of a sequence on each rank.
 
         Args:
             whole: tokens of the sequence.
             fewest: tokens that each rank must have.
 
         Raises:
-            DataError: ranks would have unequally many, or too few.
+            DataError: ranks would have unequal numbers of tokens, or too few.
         """
         if whole % self.size or whole < fewest * self.size:
             few = f", at least {fewest * self.size}" if fewest > 1 else ""
@@ -58,9 +58,9 @@ class SequenceRanks:
         return whole // self.size
 
     def shard(self, x: torch.Tensor, dim: int, fewest: int = 1) -> torch.Tensor:
-        """Return this rank's shard of `x` along `dim`: a copy where gradients flow through it, else a view.
+        """Return this rank's shard of `x` along `dim`: a copy if gradients flow through it, else a view.
 
-        Not collective; its backward is.
+        Not collective, but its backward is.
 
         Raises:
             DataError: as `length`, or for a nested tensor.
@@ -77,25 +77,25 @@ class SequenceRanks:
         return x.narrow(dim, self.rank * length, length)
 
     def gathered(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """Return the whole of which each rank has the shard `x` along `dim`. Collective."""
+        """Gather the shards `x` of all ranks along `dim`. Collective."""
         return torch.cat(list(self.exchanged(x.expand(self.size, *x.shape))), dim)
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' `x`, the same bits everywhere. Collective."""
+        """Return the sum of all ranks' `x`, bitwise equal on all ranks. Collective."""
         return self.exchanged(x.expand(self.size, *x.shape)).sum(0)
 
     def exchanged(self, x: torch.Tensor) -> torch.Tensor:
-        """Send x[i] to rank i, and return what came: at i, that of rank i. Collective.
+        """Send x[i] to rank i; return the received tensors, with rank i's at index i. Collective.
 
         Args:
-            x: as many as there are ranks, along dimension 0; the same shape and dtype on every rank.
+            x: dimension 0 has one entry per rank; the same shape and dtype on every rank.
         """
         exchanged: torch.Tensor = _Exchange.apply(x, self.group)  # type: ignore[no-untyped-call]  # torch has no types for it
         return exchanged
 
 
 class _Shard(torch.autograd.Function):
-    """A shard of what every rank has whole; so every rank has its gradient whole, too."""
+    """A shard of a tensor that every rank has in full. Backward gathers the full gradient on every rank."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: int, length: int, ranks: SequenceRanks) -> torch.Tensor:
@@ -108,7 +108,7 @@ class _Shard(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
-    """An all-to-all that is twice differentiable: its gradient is an all-to-all, too."""
+    """A twice differentiable all-to-all: its gradient is an all-to-all, too."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""`SequenceRegion`: while it is entered, tensors have a shard of the sequence, and attention sees all of it."""
+"""`SequenceRegion`: while it is active, tensors are shards of the sequence, and attention sees all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stratagem_model_parallel.torch_private import saved_tensor_hooks
 
 Attention = Callable[..., torch.Tensor]
 ATTENTIONS: dict[str, Attention] = {"ulysses": ulysses, "ring": ring}
-"""Name → what computes attention among ranks."""
+"""Name → function that computes attention among ranks."""
 
 _SDPA = signature(lambda query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options: None)
 _MULTI_HEAD = signature(F.multi_head_attention_forward)
@@ -39,12 +39,12 @@ _DROPOUTS = {
 
 
 class SequenceRegion(TorchFunctionMode):
-    """Computes attention of whole sequences wherever torch's own is called, and draws dropout rank by rank.
+    """Replaces calls of torch's attention by attention over full sequences, and draws dropout for each rank.
 
     Args:
-        name: of what is called within, for errors.
-        ranks: among which the sequences are cut.
-        attention: what computes attention; None where there may be none.
+        name: of the block or function that runs within, for errors.
+        ranks: the ranks among which sequences are sharded.
+        attention: computes attention; None if attention isn't allowed.
 
     Attributes:
         attended: how often attention was computed.
@@ -123,7 +123,7 @@ class SequenceRegion(TorchFunctionMode):
         is_causal: bool,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        """What torch.nn.MultiheadAttention calls, for inputs of (tokens, batch, width)."""
+        """Replace `F.multi_head_attention_forward`, which MultiheadAttention calls with (tokens, batch, width)."""
         is_self = query is key and key is value and query.dim() == 3
         if not is_self or in_proj_weight is None or need_weights or bias_k is not None or add_zero_attn:
             raise ConfigError(
@@ -143,8 +143,8 @@ class SequenceRegion(TorchFunctionMode):
     def _drawn_apart(
         self, device: torch.device, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Call what draws random numbers: ranks have one seed, and another part of the activations each."""
-        # From the generator that checkpoints put back, so that what is computed again is the same.
+        """Call a function that draws random numbers, with a seed per rank: ranks have different activations."""
+        # From the default generator, which activation checkpointing restores, so that recomputation draws the same.
         seed = int(torch.randint(2**62, ())) + self._ranks.rank
         with forked_rng(device):
             torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Attention in a ring: each rank computes all heads for its own queries, and keys and values go round."""
+"""Ring attention: each rank computes all heads for its own queries; keys and values pass from rank to rank."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ def ring(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Return `scaled_dot_product_attention` of whole sequences, of which each rank has its shard. Collective.
+    """Return this rank's shard of `scaled_dot_product_attention` over full sequences. Collective.
 
-    Ring attention (Liu et al., https://arxiv.org/abs/2310.01889): softmax is put together from what each shard of
-    the keys adds, and backward computes scores again. Computed by matrix products in at least float32, with scores
-    of a shard by a shard in memory at a time.
+    Ring attention (Liu et al., https://arxiv.org/abs/2310.01889): the softmax is accumulated over shards of the
+    keys, and backward recomputes the scores. Matrix products use at least float32; only the scores of one shard of
+    queries by one shard of keys are in memory at a time.
 
     Args:
         query: (batch, heads, tokens of this rank, width).
         key: as query; its heads may be fewer under `enable_gqa`.
         value: as key.
-        mask: of whole sequences: what is added to scores, or True where a query may look.
-        ranks: among which the sequences are cut.
+        mask: of full sequences: added to the scores, or bool with True where a query may attend.
+        ranks: the ranks among which sequences are sharded.
         dropout_p: must be 0.
-        is_causal: a token looks at those before it and at itself.
-        scale: of scores; one over the root of the width when None.
-        enable_gqa: heads of keys and values serve several heads of queries each.
+        is_causal: whether a token only attends to itself and to tokens before it.
+        scale: of scores; None is 1 / sqrt(width).
+        enable_gqa: whether each head of keys and values serves several heads of queries.
 
     Raises:
-        DataError: dropout, a mask that is trained, heads that don't fit.
+        DataError: dropout isn't 0, the mask requires a gradient, both a mask and is_causal are given, or the numbers
+            of heads don't fit.
     """
     if dropout_p:
         raise DataError(
@@ -97,7 +98,7 @@ class _Ring(torch.autograd.Function):
         dtype = torch.promote_types(query.dtype, torch.float32)
         q = query.to(dtype)
         batch, few, group, tokens, _ = q.shape
-        # Tokens first in memory: bringing heads together is then a view.
+        # Tokens first in memory, so that joining the heads is a view.
         out = q.new_zeros(batch, tokens, few, group, value.shape[-1]).permute(0, 2, 3, 1, 4)
         total = q.new_full(q.shape[:-1], float("-inf"))
         for source, (k, v) in _round(how.ranks, key, value):
@@ -121,7 +122,7 @@ class _Ring(torch.autograd.Function):
         q, grad = query.to(dtype), grad.to(dtype)
         level, inner = _finite(total).unsqueeze(-1), (grad * out).sum(-1, keepdim=True)
         grad_q = torch.zeros_like(q)
-        # What each shard of keys and values has got of its gradient travels with it, and comes home with it.
+        # The gradients of each shard of keys and values travel with it, and return with it to its own rank.
         grad_k, grad_v = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (key, value))
         travelling = [key, value, grad_k, grad_v]
         for step in range(how.ranks.size):
@@ -141,7 +142,7 @@ class _Ring(torch.autograd.Function):
 
 
 class _Passed:
-    """Tensors on their way to the next rank, and those of the one before on their way here. Collective."""
+    """An asynchronous send of tensors to the next rank, and receive from the previous one. Collective."""
 
     def __init__(self, ranks: SequenceRanks, tensors: list[torch.Tensor]) -> None:
         after, before = (
@@ -156,14 +157,14 @@ class _Passed:
         self._work = dist.batch_isend_irecv([*sends, *receipts])
 
     def received(self) -> list[torch.Tensor]:
-        """Wait until both is done."""
+        """Wait for both, and return the received tensors."""
         for work in self._work:
             work.wait()
         return self._received
 
 
 def _round(ranks: SequenceRanks, *own: torch.Tensor) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """Yield each rank's tensors, this one's first, while the next are on their way. Collective."""
+    """Yield each rank's tensors, this rank's first, while the next ones are in flight. Collective."""
     here = list(own)
     for step in range(ranks.size):
         is_last = step == ranks.size - 1
@@ -176,7 +177,7 @@ def _round(ranks: SequenceRanks, *own: torch.Tensor) -> Iterator[tuple[int, list
 def _scores(
     q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, source: int, how: _How
 ) -> torch.Tensor | None:
-    """Return scores of own queries and rank `source`'s keys; None where no query may look at any."""
+    """Return scores of this rank's queries and rank `source`'s keys; None if no query may attend to them."""
     if how.is_causal and source > how.ranks.rank:
         return None
     scores = q @ k.unsqueeze(2).transpose(-1, -2) * how.scale
@@ -193,12 +194,12 @@ def _scores(
 
 
 def _finite(total: torch.Tensor) -> torch.Tensor:
-    """Replace -inf, of a query that may look at nothing: what it attends to is then 0, and so are gradients."""
+    """Replace -inf of queries that may attend to nothing, so that their output and gradients are 0."""
     return total.masked_fill(total == float("-inf"), 0)
 
 
 def _grouped(mask: torch.Tensor | None, few: int) -> torch.Tensor | None:
-    """Bring a mask into five dimensions, as scores are."""
+    """Reshape a mask to five dimensions, like the scores."""
     if mask is None:
         return None
     mask = mask[(None,) * (4 - mask.dim())]

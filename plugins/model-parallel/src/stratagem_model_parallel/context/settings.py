@@ -1,4 +1,4 @@
-"""`ContextSettings`: which modules compute on shards of the sequence, and how attention sees it whole."""
+"""`ContextSettings`: which modules compute on shards of the sequence, and how attention is computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ContextSettings:
-    """What the strategy context_parallel and the axis context have in common.
+    """Settings that the strategy context_parallel and the axis context share.
 
     Raises:
         ConfigError: there is no such attention.
@@ -32,7 +32,7 @@ class ContextSettings:
     parallelize: Plan
     """Which modules compute on shards; None for the module's own plan or a built-in one."""
     plans: Sequence[ContextPlan]
-    """Plans that go before the built-in ones."""
+    """Plans that take precedence over the built-in ones."""
 
     def __post_init__(self) -> None:
         if self.attention not in ATTENTIONS:
@@ -46,14 +46,14 @@ class ContextSettings:
         tensor: dist.ProcessGroup | None = None,
         part: Sequence[nn.Module] | None = None,
     ) -> None:
-        """Let a module's blocks compute on shards of sequences.
+        """Make a module's blocks compute on shards of sequences.
 
         Args:
             root: the module.
             mesh: with a dimension "context".
-            closing: undoes it.
-            tensor: the ranks that share each layer's heads, if there are any.
-            part: the modules that this rank calls, where it has a part of the module; None: all.
+            closing: removes the hooks when it is closed.
+            tensor: the group of ranks among which layers are split, if any.
+            part: the modules that this rank calls, if it has only a part of the module; None for all.
         """
         ranks = SequenceRanks.of(mesh)
         if ranks.size == 1 and not isinstance(self.parallelize, Mapping):

@@ -1,4 +1,4 @@
-"""`ContextParallelStrategy`: what a user configures, and the hooks that answer with live objects."""
+"""`ContextParallelStrategy`: data parallelism with sequences sharded among the ranks of a group."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ REFUSED = (
     "model_averaging_period",
     "period_group_size",
 )
-"""Settings of ddp by which replicas that share sequences out would differ, or lose what gradients have."""
+"""Settings of ddp with which replicas that shard sequences would differ, or lose gradients."""
 
 
 class ContextParallelStrategy(DDPStrategy):
-    """Long sequences: each rank of a group computes its shard of them, and attention sees them whole.
+    """Context parallelism for long sequences: each rank of a group computes its shard; attention sees all of it.
 
-    Every rank has a replica, whose gradients are averaged as under ddp.
+    Every rank has a replica. Gradients are averaged as under ddp.
 
     Args:
-        context_parallel_size: ranks that read the same batches and share their sequences out; "auto" is a node's
-            devices, or what `data_parallel_size` leaves.
-        data_parallel_size: groups of such ranks, which read different batches; "auto" is what is left.
-        attention: "ulysses", in which each rank computes some of the heads for the whole sequence, or "ring", in
-            which it computes all heads for its own tokens, and keys and values go round.
+        context_parallel_size: ranks that read the same batches and shard their sequences; "auto" is the number of
+            devices of a node, or what `data_parallel_size` leaves.
+        data_parallel_size: number of such groups, which read different batches; "auto" is what is left.
+        attention: "ulysses" (each rank computes some of the heads for the full sequence) or "ring" (each rank
+            computes all heads for its own tokens, and keys and values pass from rank to rank).
         parallelize: which modules compute on shards: a dict of module names ("*" stands for any name between two
             dots) and styles: "block" for one with attention, "tokenwise" for one without, or for a block a dict of
             its forward's arguments and their dimension that is the sequence; or a function of (module, mesh) that
             returns such a dict. When None, the module's own method `parallelize(mesh)` decides, and without one the
             built-in plans do.
-        plans: `ContextPlan`s that go before the built-in ones.
+        plans: `ContextPlan`s that take precedence over the built-in ones.
         options: those of `DDPOptions`.
 
     Raises:
@@ -87,15 +87,15 @@ class ContextParallelStrategy(DDPStrategy):
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """The mesh ("data", "context") of the live run.
+        """The mesh ("data", "context") of the current run.
 
         Raises:
-            StratagemError: no run of this strategy is live in this process.
+            StratagemError: this process has no current run of this strategy.
         """
         return mesh_of(self.collectives)
 
     def check_run(self, run: Run) -> None:
-        """Refuse a mesh that doesn't multiply to the number of processes, before any is started."""
+        """Refuse a mesh whose sizes don't multiply to the number of processes, before any is started."""
         super().check_run(run)
         self._shape(run.world_size, run.plan.processes_per_node)
 
@@ -108,7 +108,7 @@ class ContextParallelStrategy(DDPStrategy):
         return mesh_shape(*sizes, processes, per_node, "context_parallel_size")
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
-        """Open the process group and the mesh; ranks that share sequences out read the same data."""
+        """Open the process group and the mesh. Ranks that shard a sequence read the same data."""
         collectives = self.open_process_group(request)
         shape = self._shape(collectives.world_size, request.environment.local_world_size)
         mesh = self.open_mesh(shape, (DATA, CONTEXT), request.device.type)
@@ -119,7 +119,7 @@ class ContextParallelStrategy(DDPStrategy):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with a replica whose blocks compute on shards of the sequence."""
+        """Return a replica whose blocks compute on shards of the sequence."""
         mesh, closing = mesh_of(request.collectives), self.session.closing
         self.settings.cut(request.original_module, mesh, closing)
         prepared = super().setup(request)

@@ -1,4 +1,4 @@
-"""Gradients that a loop takes by `torch.autograd.grad`, which no reduction after a backward completes."""
+"""Averages gradients from `torch.autograd.grad`, which no reduction after a backward averages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stratagem_model_parallel.torch_private import is_taken
 def complete_taken_gradients(
     parameters: Iterable[torch.Tensor], ranks: SequenceRanks, closing: ExitStack
 ) -> None:
-    """Average what `torch.autograd.grad` returns for parameters over the ranks that have shards of one sequence.
+    """Average results of `torch.autograd.grad` for parameters over the ranks that shard a sequence.
 
-    Each rank computes the part that comes from its shard. `torch.autograd.grad` becomes collective.
+    Each rank only computes the gradient from its shard. `torch.autograd.grad` becomes collective.
 
     Args:
-        parameters: those that are sharded are left out: such a gradient is refused where it is asked for.
-        ranks: among which sequences are cut.
-        closing: undoes it.
+        parameters: sharded ones are ignored, since `torch.autograd.grad` is refused for them.
+        ranks: the ranks among which sequences are sharded.
+        closing: removes the hooks when it is closed.
     """
     if ranks.size == 1:
         return

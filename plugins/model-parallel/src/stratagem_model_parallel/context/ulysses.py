@@ -1,4 +1,4 @@
-"""Attention by all-to-all: each rank computes some of the heads, for the whole sequence."""
+"""Ulysses attention by all-to-all: each rank computes some of the heads for the full sequence."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ def ulysses(
     ranks: SequenceRanks,
     **options: Any,
 ) -> torch.Tensor:
-    """Return `scaled_dot_product_attention` of whole sequences, of which each rank has its shard. Collective.
+    """Return this rank's shard of `scaled_dot_product_attention` over full sequences. Collective.
 
-    DeepSpeed Ulysses (Jacobs et al., https://arxiv.org/abs/2309.14509). Before and after, ranks swap shards of the
-    sequence for shards of the heads. Heads of keys and values that can't be distributed equally are repeated.
+    DeepSpeed Ulysses (Jacobs et al., https://arxiv.org/abs/2309.14509). An all-to-all before attention turns shards
+    of the sequence into shards of the heads; another one afterwards turns them back. Heads of keys and values that
+    can't be distributed equally are repeated.
 
     Args:
         query: (batch, heads, tokens of this rank, width).
         key: as query; its heads may be fewer under `enable_gqa`.
         value: as key.
-        mask: of whole sequences.
-        ranks: among which the sequences are cut.
+        mask: of full sequences.
+        ranks: the ranks among which sequences are sharded.
         options: further keywords of `scaled_dot_product_attention`.
 
     Raises:
@@ -48,7 +49,7 @@ def ulysses(
     query, key, value = (_to_heads(each, ranks) for each in (query, key, value))
     options["enable_gqa"] = key.shape[1] != query.shape[1]
     mask = of_heads(mask, ranks)
-    if saved_tensor_hooks() is not None:  # a checkpoint's, or another's who decides what is kept
+    if saved_tensor_hooks() is not None:  # activation checkpointing, or other code, decides what is saved
         return _to_tokens(F.scaled_dot_product_attention(query, key, value, mask, **options), ranks)
     kept: list[_Kept] = []
 
@@ -65,22 +66,22 @@ def ulysses(
 
 
 class _Kept:
-    """A tensor that attention keeps for backward.
+    """A tensor that attention saves for backward.
 
-    Its outputs are kept anyway, by tokens, as the input of the layer that follows. So they aren't kept by heads, too,
-    but sent once more in backward, where that is collective.
+    The next layer saves attention's output anyway, sharded by tokens. So the output sharded by heads isn't saved:
+    backward sends it once more, which is collective.
     """
 
     def __init__(self, saved: torch.Tensor, ranks: SequenceRanks) -> None:
         self._saved, self._ranks, self._version = saved, ranks, -1
 
     def replace(self, out: torch.Tensor, attended: torch.Tensor) -> None:
-        """Keep `attended`, which is `out` by tokens, if this is `out`."""
+        """If this tensor is `out`, save `attended` instead: the same values, sharded by tokens."""
         if self._saved.data_ptr() == out.data_ptr() and self._saved.shape == out.shape:
             self._saved, self._version = attended.detach(), tensor_version(attended)
 
     def value(self) -> torch.Tensor:
-        """Return the tensor. Collective where it was replaced."""
+        """Return the saved tensor. Collective if it was replaced."""
         if self._version < 0:
             return self._saved
         if tensor_version(self._saved) != self._version:
@@ -92,7 +93,7 @@ class _Kept:
 
 
 def _shareable(x: torch.Tensor, heads: int, size: int) -> torch.Tensor:
-    """Return keys or values with as many heads as can be distributed, each beside the queries that it is for."""
+    """Repeat heads of keys or values until they can be distributed, each with the queries that it serves."""
     own = x.shape[1]
     if own % size == 0:
         return x
@@ -111,6 +112,6 @@ def _to_tokens(x: torch.Tensor, ranks: SequenceRanks) -> torch.Tensor:
     batch, heads, tokens, width = x.shape
     sent = x.reshape(batch, heads, ranks.size, tokens // ranks.size, width).movedim(2, 0)
     received = ranks.exchanged(sent).permute(1, 3, 0, 2, 4)
-    # Tokens first in memory, as torch's own attention returns it: bringing heads together is then a view.
+    # Tokens first in memory, like torch's own attention, so that joining the heads is a view.
     by_tokens = received.reshape(batch, tokens // ranks.size, heads * ranks.size, width).contiguous()
     return by_tokens.transpose(1, 2)
