@@ -1,6 +1,6 @@
-"""Safe, portable checkpoints: a directory of safetensors and JSON, of which nothing is executed.
+"""Safe, portable checkpoints: a directory of safetensors and JSON. Loading one runs no code from it.
 
-The names are imported when they are first used, so that importing this package costs no import of torch.
+Names are imported at their first use, so that importing this package doesn't import torch.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def on_every_rank(collectives: Collectives, action: Callable[[], T]) -> list[T]:
     Collective.
 
     Raises:
-        CheckpointError: `action` failed somewhere; the same message on every rank, of the lowest rank
-            that failed.
+        CheckpointError: `action` failed on a rank. Every rank gets the message of the lowest rank that
+            failed.
     """
     cause: Exception | None = None
     try:
@@ -58,7 +58,7 @@ def on_first_rank(collectives: Collectives, action: Callable[[], T]) -> T:
             outcome = action()
         except Exception as error:
             cause, outcome = error, _failure(error, 0)
-    # In a list, so that a result that happens to be a tensor isn't broadcast as one.
+    # In a list, so that a tensor isn't broadcast as a tensor, but as an object.
     (agreed,) = collectives.broadcast([outcome], src=0)
     if isinstance(agreed, _Failure):
         raise agreed.error() from cause

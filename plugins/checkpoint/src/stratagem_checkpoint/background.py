@@ -1,4 +1,4 @@
-"""`BackgroundSaves`: checkpoints that are written while training goes on, at most one at a time."""
+"""`BackgroundSaves`: writes checkpoints while training continues, at most one at a time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from stratagem_checkpoint.draft import Draft
 
 FAILED_RUN_S = 5.0
-"""How long a rank that ends by an error waits for the files of others, which may be gone."""
+"""How long a rank that ends with an error waits for the files of other ranks, which may be gone."""
 
 
 class BackgroundSaves:
-    """Copies what is to be saved into memory that a resident process writes from; training waits for the copy alone.
+    """Copies a checkpoint into memory, from which a resident process writes it. Training only waits for the copy.
 
-    The process of each rank writes that rank's files and leaves a mark, and rank 0's makes the checkpoint when all
-    marks are there, so that no collective runs beside training. Ranks meet in `save` and `wait` alone.
+    Each rank's process writes that rank's files, and then a mark file. Rank 0's process completes the checkpoint when
+    all marks exist, so that no collective runs during training. Only `save` and `wait` are collective.
 
     Args:
         collectives: those of the run.
@@ -36,28 +36,28 @@ class BackgroundSaves:
         self.writer = Writer()
         self._buffer, self._is_sent = SnapshotBuffer(), False
         self._shown = ""
-        """What is being saved, until all ranks know how that went."""
+        """Name of the checkpoint that is being saved, until all ranks know the outcome; else ""."""
         self._is_written = False
-        """Whether this rank's files are."""
+        """Whether this rank's files are written."""
         self._actions: list[Callable[[], object]] = []
         self._failure, self._is_reported = "", False
 
     @property
     def is_busy(self) -> bool:
-        """Whether something was saved of which not all ranks know yet how that went; alike on all ranks."""
+        """Whether a save is in progress, or its outcome isn't known on all ranks yet; the same on all ranks."""
         return bool(self._shown)
 
     def save(self, filesystem: Filesystem, target: str, shown: str, draft: Draft) -> None:
-        """Take a snapshot and let it be written. Collective, with nothing being saved.
+        """Take a snapshot and start writing it. Collective; no other save may be in progress.
 
         Args:
-            filesystem: of the target; goes to the process.
+            filesystem: of the target; it is sent to the process.
             target: the checkpoint's path in the file system's form.
-            shown: how errors name it.
-            draft: what there is to write.
+            shown: the checkpoint's name in errors.
+            draft: this rank's files and the manifest.
 
         Raises:
-            CheckpointError: it can't be begun; on every rank.
+            CheckpointError: the save can't begin; raised on every rank.
         """
         collectives, writer = self._collectives, self.writer
         folder = on_first_rank(collectives, lambda: self._begin(Begin(filesystem, target), shown))
@@ -84,7 +84,7 @@ class BackgroundSaves:
             action()
 
     def remove(self, filesystem: Filesystem, target: str) -> None:
-        """Let a checkpoint be deleted once what is being saved is complete. Not collective."""
+        """Delete a checkpoint after the save in progress is complete. Not collective."""
         if self._collectives.rank == 0:
             self.when_saved(lambda: self.writer.send(Remove(filesystem, target), target))
 
@@ -103,7 +103,7 @@ class BackgroundSaves:
         if not self._shown:
             return
         try:
-            # Files first: a rank that couldn't write its own would leave rank 0's process waiting for them.
+            # First wait for files: if a rank can't write its own, rank 0's process would wait for them for ever.
             on_every_rank(self._collectives, lambda: self._wait(lambda: self._is_written))
             on_first_rank(self._collectives, lambda: self._wait(lambda: self.writer.is_idle))
         except CheckpointError as error:
@@ -159,7 +159,7 @@ class BackgroundSaves:
             raise CheckpointError(self._failure)
 
     def _advance(self, timeout_s: float | None) -> bool:
-        """Take note of one answer of the process; whether there was one in time."""
+        """Handle one answer of the process; return whether there was one in time."""
         answer = None if self.writer.is_idle else self.writer.receive(timeout_s)
         if answer is None:
             return False
@@ -175,7 +175,7 @@ class BackgroundSaves:
             self._actions.clear()
         elif isinstance(message, Save):
             self._is_written = True
-            # On other ranks, that this rank's files are written says nothing of the checkpoint.
+            # Only rank 0 knows that the whole checkpoint is complete; others only know about their own files.
             if event.kind == "done" and self._collectives.rank == 0:
                 self._act()
         return True
@@ -188,5 +188,5 @@ class BackgroundSaves:
 
 def _failed(text: str) -> CheckpointError:
     error = CheckpointError(text)
-    error.exit_code = 1  # of a run that has begun
+    error.exit_code = 1  # the exit code of failures after the run has begun
     return error

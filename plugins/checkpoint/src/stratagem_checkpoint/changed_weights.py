@@ -1,4 +1,4 @@
-"""Weights of a checkpoint for a module that has changed since: renamed, missing or unexpected keys."""
+"""Loads weights into a module that has changed since the checkpoint: renamed, missing or unexpected keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MODEL = "model/"
 
 
 def load_weights(runtime: Runtime, weights: InitialWeights) -> WeightsReport:
-    """Give what a live `Runtime` has set up the weights of a checkpoint, also where it has changed since. Collective.
+    """Load a checkpoint's weights into the module of a `Runtime`, even if it has changed since. Collective.
 
     Raises:
         CheckpointError: as `load_changed`.
@@ -34,10 +34,10 @@ def load_weights(runtime: Runtime, weights: InitialWeights) -> WeightsReport:
 def load_changed(
     prepared: Prepared, reader: CheckpointReader, collectives: Collectives, weights: InitialWeights
 ) -> WeightsReport:
-    """Give a module the weights of a checkpoint. Collective.
+    """Load a checkpoint's weights into a module. Collective.
 
     Raises:
-        CheckpointError: shapes differ, or names where that is `strict`; says which, and what to do.
+        CheckpointError: shapes differ, or, if `strict`, names differ; says which, and what to do.
     """
     current = prepared.model_tensors()
     own = {key: tuple(tensor.shape) for key, tensor in current.items()}
@@ -69,7 +69,7 @@ def load_changed(
 
 
 class _ChangedReader(CheckpointReader):
-    """Reads each tensor by the name that it has in the checkpoint; of `kept` ones it gives back the values of now."""
+    """Reads each tensor by its name in the checkpoint; for tensors in `kept`, returns their current values."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class _ChangedReader(CheckpointReader):
             now = self._current.get(key)
             if key in self._sources or now is None or now is target:
                 continue
-            # A strategy that fills a copy, or the whole of what it holds in shards.
+            # Some strategies pass a copy as target, or the full tensor of a sharded one.
             if hasattr(now, "full_tensor") and not hasattr(target, "full_tensor"):
                 now = now.full_tensor()
             with torch.no_grad():
@@ -99,10 +99,10 @@ class _ChangedReader(CheckpointReader):
 
 
 def _sources(reader: CheckpointReader, rename: Mapping[str, str]) -> dict[str, str]:
-    """Keys of the module → keys of the checkpoint.
+    """Return keys of the module → keys of the checkpoint.
 
     Raises:
-        CheckpointError: two would have one name, or nothing has a beginning that is to be renamed.
+        CheckpointError: two keys would get the same name, or a prefix in `rename` matches no key.
     """
     keys = [key for key in reader.tensors if key.startswith(_MODEL)]
     unused = [old for old in rename if not any(key.removeprefix(_MODEL).startswith(old) for key in keys)]

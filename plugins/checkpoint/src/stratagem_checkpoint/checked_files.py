@@ -1,4 +1,4 @@
-"""The files of a checkpoint: written with checksums, and read with them."""
+"""Writes a checkpoint's files with checksums, and verifies them when reading."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def opened(filesystem: Filesystem, folder: str, record: FileRecord, verify: bool
 def check_files(
     filesystem: Filesystem, folder: str, files: Iterable[FileRecord], shown: str, verify: bool = True
 ) -> None:
-    """Check that all files are there, whole, and those of state unchanged; reads none of tensors.
+    """Check that all files exist in full length, and that state files are unchanged. Doesn't read tensor files.
 
     Raises:
-        CheckpointError: names the first that isn't.
+        CheckpointError: names the first bad file.
     """
     for record in files:
         path = filesystem.join(folder, record.name)

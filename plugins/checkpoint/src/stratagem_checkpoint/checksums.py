@@ -1,7 +1,7 @@
-"""Checksums of files by the block, so that a part of a file is verified by reading little more than it.
+"""Checksums of files by block, so that a part of a file can be verified by reading little more than that part.
 
-XXH3 with 128 bits finds what happens to files by accident, at the speed of memory. It is no signature:
-who can write a file on purpose can write its checksum, too.
+128-bit XXH3 detects accidental damage at the speed of memory. It isn't a signature: an attacker who can write a file
+can also write its checksum.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import xxhash
 from stratagem.errors import CheckpointError
 
 CHECKED_BYTES = 2**20
-"""Length of a block; the last one of a file may be shorter. Part of the format."""
+"""Length of a block; a file's last block may be shorter. Part of the format."""
 DIGITS = 32
 """Hexadecimal digits of a block's checksum."""
 
 
 def checksum(content: bytes | memoryview) -> str:
-    """The checksum of one block, in hexadecimal."""
+    """Return the checksum of one block, in hexadecimal."""
     return xxhash.xxh3_128_hexdigest(content)
 
 
 class BlockChecksums:
-    """The checksums of a file's blocks, computed as its bytes pass by."""
+    """Computes the checksums of a file's blocks while its bytes pass through."""
 
     def __init__(self) -> None:
         self._digests: list[str] = []
@@ -33,7 +33,7 @@ class BlockChecksums:
         self._room = CHECKED_BYTES
 
     def passing(self, parts: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
-        """Yield the bytes of `parts` in order, each while it is in the processor's cache."""
+        """Yield the bytes of `parts` in order, directly after hashing, while they are in the processor's cache."""
         for part in parts:
             left = memoryview(part)
             while left:
@@ -59,10 +59,10 @@ class CheckedFile:
     """An open file whose bytes are compared with their checksums before the caller gets them.
 
     Args:
-        stream: seekable; stays the caller's to close.
-        shown: how errors name the file.
-        size_bytes: what the file must have; None takes it as it is.
-        checksums: what `BlockChecksums.hexdigest` gave; None compares nothing.
+        stream: seekable; the caller closes it.
+        shown: the file's name in errors.
+        size_bytes: the expected length; None accepts any length.
+        checksums: from `BlockChecksums.hexdigest`; None verifies nothing.
 
     Raises:
         CheckpointError: the file has another length.
@@ -76,19 +76,19 @@ class CheckedFile:
         self.size_bytes = stream.seek(0, 2)
         self._checksums = checksums
         self._last = (-1, memoryview(b""))
-        """Number and bytes of the block that was read last: small reads after each other share it."""
+        """Number and bytes of the last block read, which consecutive small reads share."""
         if size_bytes is not None and self.size_bytes != size_bytes:
             raise self.damage(f"it has {self.size_bytes} bytes instead of {size_bytes}")
 
     def damage(self, reason: object) -> CheckpointError:
-        """The error that says what is wrong with this file."""
+        """Return the error for a damaged file."""
         return CheckpointError(f"{self.shown} is damaged: {reason}; use another checkpoint")
 
     def read(self, start: int, size: int) -> memoryview:
         """Return `size` bytes from `start` on; valid until the next call.
 
         Raises:
-            CheckpointError: the file ends before, or isn't what was written.
+            CheckpointError: the file is too short, or its checksums don't match.
         """
         if not 0 <= start <= start + size <= self.size_bytes:
             raise self.damage(f"it ends before byte {start + size}")
@@ -100,7 +100,7 @@ class CheckedFile:
         if (number, 1) != (self._last[0], after - number):
             blocks = self._read_blocks(number, after)
             tail = blocks[(after - 1 - number) * CHECKED_BYTES :]
-            # A copy, so that one block doesn't keep all of them in memory.
+            # A copy, so that the kept block doesn't keep all blocks in memory.
             self._last = (after - 1, memoryview(bytearray(tail)) if after - number > 1 else tail)
         else:
             blocks = self._last[1]
@@ -122,7 +122,7 @@ class CheckedFile:
         known = len(self._last[1]) if number == self._last[0] else 0
         blocks[:known] = self._last[1][:known]
         for start in range(begin + known, end, CHECKED_BYTES):
-            # Each is compared while it is in the processor's cache.
+            # Verify each block while it is in the processor's cache.
             block = self._fill(blocks[start - begin : start - begin + CHECKED_BYTES], start)
             at = start // CHECKED_BYTES * DIGITS
             if checksum(block) != (self._checksums or "")[at : at + DIGITS]:

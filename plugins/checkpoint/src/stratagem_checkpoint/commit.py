@@ -1,4 +1,4 @@
-"""The last act of a save, on rank 0: the manifest, and the name. Imports no torch."""
+"""The last step of a save, on rank 0: writes the manifest and renames the folder. Doesn't import torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def commit(
     files: Sequence[FileRecord],
     shown: str,
 ) -> None:
-    """Make a whole checkpoint of the files that all ranks have written to `folder`, and call it `target`.
+    """Complete a checkpoint from the files that all ranks have written to `folder`, and rename it to `target`.
 
     Args:
         filesystem: that of both.
@@ -33,7 +33,7 @@ def commit(
     Raises:
         CheckpointError: a file isn't there, or there are too many.
     """
-    # What this rank can't see was written to another machine's own disk.
+    # A file that this rank can't see was written to the local disk of another machine.
     check_files(filesystem, folder, files, f"{shown}, seen from rank 0 right after it was written,")
     manifest = sealed(document, files)
     check_limit(len(manifest), MANIFEST_LIMIT_BYTES, f"{shown}'s {MANIFEST}")

@@ -1,4 +1,4 @@
-"""What is in a checkpoint, at a glance."""
+"""Summarizes a checkpoint."""
 
 from __future__ import annotations
 

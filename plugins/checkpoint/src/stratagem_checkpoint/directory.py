@@ -32,8 +32,8 @@ class DirectoryCheckpointer(Checkpointer):
 
     Args:
         collectives: those of the run; every method must be called on all of its ranks.
-        async_: whether a resident process of each rank writes while training goes on; `close` ends it. What only this
-            process can reach, as memory://, is written before `save` returns. The setting `checkpoint.async`.
+        async_: whether a resident process per rank writes while training continues; `close` ends it. Paths that only
+            this process can reach, as memory://, are written before `save` returns. The setting `checkpoint.async`.
 
     Raises:
         ConfigError: `async_` is neither True nor False.
@@ -49,14 +49,14 @@ class DirectoryCheckpointer(Checkpointer):
             import stratagem_checkpoint.draft  # noqa: F401 : before the first save, which is to be as fast as others
 
     def filesystem(self, path: str) -> tuple[Filesystem, str]:
-        """The file system of `path`, and the path in its form. To be overridden for others.
+        """Return the file system of `path`, and the path in its form. Override it for other file systems.
 
-        One that saves in the background must be picklable.
+        For saves in the background, the file system must be picklable.
         """
         return filesystem_for(path, MANIFEST)
 
     def save(self, path: str, checkpoint: Checkpoint) -> None:
-        # Loaded late: torch.distributed.checkpoint takes half as long to import as torch itself.
+        # Imported late: importing torch.distributed.checkpoint takes half as long as importing torch.
         from stratagem_checkpoint.draft import agree_on_draft
 
         self.wait()

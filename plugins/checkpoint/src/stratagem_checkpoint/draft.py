@@ -1,4 +1,4 @@
-"""What all ranks agree on before a checkpoint is written: who writes which files, and what the manifest says."""
+"""The ranks' agreement before a checkpoint is written: which rank writes which files, and the manifest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Draft:
     """A checkpoint as one rank sees it, before a byte of it is written."""
 
     contents: Mapping[str, Content]
-    """This rank's files by name; tensors are found when their turn comes."""
+    """This rank's files by name. Tensors are only resolved when they are written."""
     document: Mapping[str, Any]
     """The manifest's document, from `Manifest.document`; equal on every rank."""
 
@@ -35,13 +35,13 @@ def agree_on_draft(collectives: Collectives, checkpoint: Checkpoint) -> Draft:
     """Encode states, and divide the writing among all ranks. Collective; touches no file.
 
     Raises:
-        CheckpointError: something that can't be saved; on every rank.
+        CheckpointError: something can't be saved; raised on every rank.
     """
     rank = collectives.rank
     contents: dict[str, Content] = {}
 
     def encode() -> list[str]:
-        # Only rank 0's state is written, but what no rank could write is an error wherever it is.
+        # Only rank 0 writes `state`. Every rank encodes its own rank_state, so that errors show on any rank.
         contents.update(state_contents(f"rank-{rank:05d}", encode_state(checkpoint.rank_state, "rank_state")))
         if rank == 0:
             contents.update(state_contents("state", encode_state(checkpoint.state, "state")))
@@ -56,7 +56,7 @@ def agree_on_draft(collectives: Collectives, checkpoint: Checkpoint) -> Draft:
         if chunks:
             names.append(tensors_file(of_rank))
         if chunks and of_rank == rank:
-            # First: the largest, and what is wrong with it is known soonest.
+            # First, since it is the largest file, and errors in it show early.
             contents = {tensors_file(rank): chunks, **contents}
     tensors = tensor_records(plan.metadata, results)
     manifest = Manifest(

@@ -1,4 +1,4 @@
-"""What checkpoints need of a file system; `filesystem_for` chooses one for a path or URL."""
+"""The file system operations that checkpoints need; `filesystem_for` chooses a file system for a path or URL."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def make_directory(self, path: str) -> None:
-        """Make a new directory and what is missing above it.
+        """Create a new directory, with missing parents.
 
         Raises:
             FileExistsError: it exists.
@@ -67,26 +67,26 @@ class Filesystem(ABC):
 
     @abstractmethod
     def move(self, source: str, target: str) -> None:
-        """Give the directory `source` the name `target`, under which there is nothing yet."""
+        """Rename the directory `source` to `target`, which must not exist."""
 
     @abstractmethod
     def exchange(self, first: str, second: str) -> bool:
-        """Swap two directories in one instant; False, with nothing done, where that is not available."""
+        """Swap two directories atomically; return False, without doing anything, if that isn't available."""
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Delete a file or a directory with all in it; nothing happens where there is none."""
+        """Delete a file, or a directory with its contents; do nothing if it doesn't exist."""
 
     @abstractmethod
     def hold(self, folder: str) -> AbstractContextManager[object] | None:
-        """Mark `folder` as in use until the answer is closed or this process is gone.
+        """Mark `folder` as in use until the returned context is closed or this process ends.
 
-        None where another process holds it or it is gone.
+        Return None if another process holds it, or it doesn't exist any more.
         """
 
     @abstractmethod
     def remove_unheld(self, folder: str) -> bool:
-        """Delete `folder` unless a process holds it or that can't be known; whether it was deleted."""
+        """Delete `folder`, unless a process holds it or that is unknown; return whether it was deleted."""
 
     def read(self, path: str, size_bytes: int) -> bytes:
         """The first bytes of a file; fewer where it is shorter."""
@@ -96,10 +96,10 @@ class Filesystem(ABC):
 
 @contextmanager
 def reaching(path: str) -> Iterator[None]:
-    """Around calls of fsspec: what they raise depends on each store's own library, and is no sentence.
+    """Turn errors of fsspec, whose types and texts depend on the store's library, into CheckpointErrors.
 
     Raises:
-        CheckpointError: anything went wrong but a file that is missing, or there already.
+        CheckpointError: any error, except that a file is missing or exists already.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def reaching(path: str) -> Iterator[None]:
 class RemoteFilesystem(Filesystem):
     """Anything that fsspec reaches, such as memory:// or s3://.
 
-    Few of them can rename or sync, so that a move is a move of file after file, `last` at the end.
+    Few stores can rename or sync, so a move copies file after file, with `last` at the end.
     """
 
     def __init__(self, backend: Any, last: str) -> None:
@@ -149,7 +149,7 @@ class RemoteFilesystem(Filesystem):
         return int(info["size"]) if info["type"] == "file" else None
 
     def make_directory(self, path: str) -> None:
-        # Stores of objects have no directories; there this does nothing, and the random name is enough.
+        # Object stores have no directories, so this does nothing there. The random name suffices.
         with reaching(path):
             self._backend.makedirs(path, exist_ok=False)
 
@@ -179,7 +179,7 @@ class RemoteFilesystem(Filesystem):
         return False
 
     def remove(self, path: str) -> None:
-        # What makes it a checkpoint goes first, so that a half removed one isn't taken for whole.
+        # First the manifest, so that a partly removed checkpoint isn't taken for a complete one.
         for doomed in (self.join(path, self._last), path):
             if self.exists(doomed):
                 self._backend.rm(doomed, recursive=True)
@@ -191,7 +191,7 @@ class RemoteFilesystem(Filesystem):
         return False
 
     def _fresh(self, path: str) -> Any:
-        """The client, without what it remembers of listings: other processes write, too."""
+        """Return the client without its cached listings, since other processes write, too."""
         self._backend.invalidate_cache(path)
         return self._backend
 

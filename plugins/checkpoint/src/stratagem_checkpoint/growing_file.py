@@ -1,6 +1,6 @@
-"""A large file that is written from front to back, without leaving the work to the fsync at its end (Linux).
+"""Writes a large file sequentially, so that not all writeback is left to the fsync at its end (Linux).
 
-Python offers neither sync_file_range nor a fallocate that fails where the file system has none, as glibc's doesn't.
+Uses the C library: Python has no sync_file_range, and its posix_fallocate emulates a missing fallocate by writing.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 from typing import Any
 
 STEP_BYTES = 8 * 2**20
-"""How much is begun to be brought to the disk at a time; files up to that length are left alone."""
+"""Bytes after which writeback is started; files up to that length are left alone."""
 ROOM_BYTES = 64 * 2**20
-"""How much room is asked for at a time: that takes a quarter from what each write takes of the processor."""
+"""Bytes to reserve at a time. Reserving saves a quarter of the processor time of each write."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 _FALLOC_FL_KEEP_SIZE = 1
@@ -25,8 +25,8 @@ class GrowingFile:
 
     Args:
         descriptor: of the file.
-        start: where in it writing begins.
-        has_room: whether all of it has its room already.
+        start: offset at which writing begins.
+        has_room: whether space for the whole file is already reserved.
     """
 
     def __init__(self, descriptor: int, start: int = 0, has_room: bool = False) -> None:
@@ -37,7 +37,7 @@ class GrowingFile:
         self._libc = _libc()
 
     def wrote(self, size_bytes: int) -> None:
-        """Take note of the next bytes of the file."""
+        """Record that the next bytes of the file were written."""
         self._written += size_bytes
         waiting = self._written - self._begun
         if waiting < STEP_BYTES or self._libc is None:
@@ -50,13 +50,13 @@ class GrowingFile:
                 self._room = begin + ROOM_BYTES
 
     def finish(self) -> None:
-        """Give back the room behind the end of the file, all of which has been written."""
+        """Release reserved space behind the end of the file. Call it when all is written."""
         if self._room > self._written:
             os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
 
 
 def make_room(descriptor: int, size_bytes: int) -> None:
-    """Give a new file its length, and ask for room for all of it where that helps."""
+    """Set a new file's length, and reserve space for it if that helps."""
     libc = _libc()
     if libc is not None and _is_on_a_device(descriptor):
         libc.fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, 0, size_bytes)
@@ -64,7 +64,7 @@ def make_room(descriptor: int, size_bytes: int) -> None:
 
 
 def _is_on_a_device(descriptor: int) -> bool:
-    # In memory room that is made first takes longer, and elsewhere it may take messages.
+    # Reserving is slower on tmpfs, and may need messages on network file systems.
     return os.major(os.fstat(descriptor).st_dev) != 0
 
 

@@ -1,4 +1,4 @@
-"""Pins host memory that exists already, by the library of a device."""
+"""Pins existing host memory with a device's library."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class HostPinning(NamedTuple):
     """How a device's library pins memory."""
 
     register: Callable[[int, int], bool]
-    """Pins memory by its address and size in bytes; returns whether that was possible."""
+    """Pins memory, given its address and size in bytes; returns whether it succeeded."""
     unregister: Callable[[int], object]
-    """Undoes it, by the address."""
+    """Unpins memory, given its address."""
 
 
 def host_pinning(device: torch.device) -> HostPinning | None:
-    """Return how memory is pinned for copies from a device; None where its library has no function for it.
+    """Return functions that pin memory for copies from a device; None if the device's library has none.
 
     The module of the device, as `torch.cuda`, has CUDA's runtime, or `register_host_memory` and
     `unregister_host_memory` with an address and a size in bytes.

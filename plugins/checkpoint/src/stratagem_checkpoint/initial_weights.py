@@ -1,4 +1,4 @@
-"""Which weights a module begins with, and what came of loading them where the module has changed since."""
+"""Which weights a module begins with, and the report of loading them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """A checkpoint that a module's weights come from.
+    """A checkpoint as the source of a module's weights.
 
     Attributes:
         path: of the checkpoint.
         strict: whether both must have the same tensors; otherwise those that both have are loaded. Shapes
             must be equal in any case.
-        rename: beginnings of names in the checkpoint → what the module has in their place; the longest that fits
-            counts, once.
-        skip: beginnings of names in the module whose tensors keep their values, as ["head."].
+        rename: prefixes of names in the checkpoint → prefixes in the module. The longest matching prefix is replaced,
+            once.
+        skip: prefixes of names in the module whose tensors keep their values, as ["head."].
     """
 
     path: str
@@ -27,15 +27,15 @@ class InitialWeights:
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What came of loading weights into a module; names are the module's, renamed ones included.
+    """Report of loading weights into a module. Names are those of the module, after renaming.
 
     Attributes:
         path: of the checkpoint.
-        loaded: have the checkpoint's values.
-        missing: the checkpoint has none, so that the module's values stay.
-        unexpected: of the checkpoint, which the module lacks.
+        loaded: tensors that got the checkpoint's values.
+        missing: tensors that the checkpoint lacks; they keep the module's values.
+        unexpected: tensors of the checkpoint that the module lacks.
         mismatched: name → shapes in the checkpoint and in the module.
-        skipped: kept their values on request.
+        skipped: tensors that kept their values on request.
     """
 
     path: str
@@ -58,7 +58,7 @@ class WeightsReport:
 
 
 def renamed(name: str, rename: Mapping[str, str]) -> str:
-    """`name` with the longest of the beginnings in `rename` that it has exchanged for what that stands for."""
+    """Return `name` with its longest prefix in `rename` replaced."""
     fitting = [old for old in rename if name.startswith(old)]
     if not fitting:
         return name

@@ -1,4 +1,4 @@
-"""An opened checkpoint directory."""
+"""Opens and reads a checkpoint directory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def find_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = 
 
 
 def read_manifest(filesystem: Filesystem, path: str, shown: str, verify: bool = True) -> tuple[str, Manifest]:
-    """As `find_manifest`, without looking at the files that the manifest names."""
+    """Like `find_manifest`, without checking the files that the manifest names."""
     _, name = filesystem.split(path)
     intended = unfinished(name)
     if intended is not None:
@@ -80,7 +80,7 @@ class DirectoryReader(CheckpointReader):
         manifest: what is in it.
         shown: how errors name it.
         verify: whether checksums are compared.
-        share: number of this rank among those that see this folder, and how many they are; all ranks when None.
+        share: this rank's index among the ranks that see this folder, and their number; None means all ranks.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class DirectoryReader(CheckpointReader):
 
         from stratagem_checkpoint.safetensors_storage import SafetensorsReader
 
-        # Each rank plans for itself: torch's load planner needs nothing of the other ranks.
+        # Each rank plans separately: torch's load planner needs no information from other ranks.
         reader = SafetensorsReader(self._filesystem, self._folder, self._manifest, self._verify)
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         planner.set_up_planner(dict(targets), reader.read_metadata(), self._collectives.rank == 0)

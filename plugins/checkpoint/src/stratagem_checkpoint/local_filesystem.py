@@ -1,4 +1,4 @@
-"""Directories of this machine or a shared mount: synced, renamed and locked."""
+"""The local file system or a shared mount, with fsync, atomic renames and locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RENAME_EXCHANGE = 2
 
 
 class LocalFilesystem(Filesystem):
-    """Every write is on the disk when it returns; a rename is seen whole or not at all."""
+    """Every write is on the disk when it returns, and renames are atomic."""
 
     def __init__(self, last: str) -> None:
         self._last = last
@@ -84,7 +84,7 @@ class LocalFilesystem(Filesystem):
 
     def remove(self, path: str) -> None:
         if os.path.isdir(path) and not os.path.islink(path):
-            # What makes it a checkpoint goes first, so that a half removed one isn't taken for whole.
+            # First the manifest, so that a partly removed checkpoint isn't taken for a complete one.
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, self._last))
             shutil.rmtree(path)
@@ -119,10 +119,10 @@ class LocalFilesystem(Filesystem):
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock a directory: whether it worked; None where directories can't be locked.
+    """Lock a directory; return whether it worked, or None if directories can't be locked here.
 
-    The kernel gives the lock back when the process ends, however it ends, which no file with a
-    process id in it would do across restarts and containers.
+    The kernel releases the lock however the process ends. A file with a process id wouldn't work across restarts and
+    containers.
     """
     try:
         import fcntl
@@ -138,7 +138,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _names(folder: str, descriptor: int) -> bool:
-    """Whether `folder` is still the directory that was opened: it may have been swept before the lock."""
+    """Whether `folder` is still the opened directory: another process may have deleted it before the lock."""
     try:
         return os.path.samestat(os.stat(folder), os.fstat(descriptor))
     except FileNotFoundError:
@@ -146,7 +146,7 @@ def _names(folder: str, descriptor: int) -> bool:
 
 
 def _exchange(first: str, second: str) -> bool:
-    """Linux's renameat2, which Python doesn't offer; False where kernel, libc or file system lack it."""
+    """Swap two paths with Linux's renameat2, which Python lacks; return False if it isn't supported."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):

@@ -1,4 +1,4 @@
-"""The manifest: what makes a directory a checkpoint, and what is in it."""
+"""The manifest: makes a directory a checkpoint, and lists its contents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Tensor(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    """A manifest as it is in its file; what it doesn't name may be there, too."""
+    """The manifest file's content; unknown keys are allowed."""
 
     stratagem_version: str
     torch_version: str
@@ -62,7 +62,7 @@ class ChunkRecord:
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """A whole tensor, of chunks that don't overlap; one without elements has none."""
+    """A tensor as non-overlapping chunks; one without elements has no chunks."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -108,9 +108,9 @@ class Manifest:
         return sealed(self.document(), self.files)
 
     def document(self) -> dict[str, Any]:
-        """As JSON values, apart from what only the written files tell: `sealed` adds it.
+        """Return the manifest as JSON values, without sizes and checksums of files, which `sealed` adds.
 
-        None of them is of torch's types, which the process that writes in the background would import torch for.
+        It has no torch types: unpickling them would import torch in the process that writes in the background.
         """
         numbers = {record.name: number for number, record in enumerate(self.files)}
         return {
@@ -230,7 +230,7 @@ def _tensor(key: str, entry: _Tensor, files: tuple[FileRecord, ...]) -> TensorRe
         if not len(offsets) == len(lengths) == len(entry.shape):
             raise ValueError(f"a chunk of {key!r} has another number of dims")
         chunks.append(ChunkRecord(files[number].name, offsets, lengths))
-    # Without this, what no chunk covers would silently keep its old values.
+    # Otherwise, elements that no chunk covers would silently keep their old values.
     boxes = [(chunk.offsets, chunk.ends) for chunk in chunks]
     if not (is_tiled(entry.shape, boxes) if math.prod(entry.shape) else not chunks):
         raise ValueError(f"the chunks of {key!r} don't make it up without gap or overlap")

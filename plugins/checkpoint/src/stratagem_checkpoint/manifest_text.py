@@ -1,4 +1,4 @@
-"""The manifest as it is in its file. Imports no torch: the process that writes in the background has none."""
+"""The manifest file's text. Doesn't import torch, since the background process doesn't."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMAT = "stratagem-checkpoint"
 FORMAT_VERSION = 2
 
 _SEAL = b', "xxh3_128": "%b"}'
-"""How a manifest ends: with the checksum of all bytes before this."""
+"""The end of a manifest: the checksum of all bytes before it."""
 _SEAL_BYTES = len(_SEAL % bytes(DIGITS))
 
 
@@ -34,5 +34,5 @@ def sealed(document: Mapping[str, Any], files: Iterable[FileRecord]) -> bytes:
 
 
 def is_sealed(text: bytes) -> bool:
-    """Whether a manifest is what `sealed` returned."""
+    """Whether a manifest's own checksum matches."""
     return text[-_SEAL_BYTES:] == _SEAL % checksum(text[:-_SEAL_BYTES]).encode()

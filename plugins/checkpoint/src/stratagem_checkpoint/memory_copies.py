@@ -1,7 +1,7 @@
-"""Many copies from tensors into memory of this process, by threads that wait for each other once.
+"""Copies many tensors into memory of this process, with threads that synchronize only once.
 
-torch's own threads meet after each tensor, and spin until all are there: where other work has the processors, that
-takes longer than the copies.
+Torch's own threads synchronize after each tensor, by spinning. If other work uses the processors, that takes longer
+than the copies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Copy = tuple[int, int, int]
 
 
 class MemoryCopies:
-    """Copies that are done when there are many, and by `finish`. Tensors must not change before."""
+    """Collects copies; runs them once there are enough, and in `finish`. Tensors must not change before."""
 
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []
@@ -40,7 +40,7 @@ class MemoryCopies:
             self.finish()
 
     def finish(self) -> None:
-        """Do all that waits."""
+        """Run all waiting copies."""
         threads = min(_THREADS, torch.get_num_threads(), len(self._copies))
         if threads <= 1:
             _copy(self._copies)

@@ -1,4 +1,4 @@
-"""Reading the memory of another process, where that gave a descriptor of it. Imports no torch."""
+"""Reads the memory of another process through a descriptor from it. Doesn't import torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class MemoryReader:
 
     Args:
         descriptor: of /proc/PID/mem or of a file; closed by `close`.
-        offset: of the memory's first byte, among what the descriptor reads.
-        parent: the process that started this one, whose memory it is; None where it is another's or a file's.
+        offset: of the memory's first byte, in the descriptor.
+        parent: id of the parent process, if the memory is the parent's; None if it is another's or a file's.
     """
 
     def __init__(self, descriptor: int, offset: int, parent: int | None) -> None:
@@ -32,15 +32,15 @@ class MemoryReader:
         self._readv = None if parent is None else _process_vm_readv()
 
     def parts(self, start: int, size_bytes: int) -> Iterator[memoryview]:
-        """Yield the bytes from `start` on, a block at a time; each is to be used before the next is asked for.
+        """Yield the bytes from `start` on, one block at a time. Use each block before you request the next one.
 
         Raises:
-            EOFError: the process whose memory it is is gone.
+            EOFError: the process that owns the memory is gone.
         """
         end = start + size_bytes
         while start < end:
             count = self._read(self._offset + start, min(CHECKED_BYTES, end - start))
-            # One that is gone may have left its number to another.
+            # If the parent is gone, another process may have its id.
             if not count or self._parent not in (None, os.getppid()):
                 raise EOFError("the process whose memory is read is gone")
             yield self._view[:count]
@@ -61,7 +61,7 @@ class MemoryReader:
 
 
 def _process_vm_readv() -> Any:
-    """Linux's process_vm_readv, or None. It isn't in Python, and copies three times as fast as /proc/PID/mem."""
+    """Return Linux's process_vm_readv, or None. Python lacks it; it is three times as fast as /proc/PID/mem."""
     try:
         readv = ctypes.CDLL(None).process_vm_readv
     except (AttributeError, OSError, TypeError):

@@ -1,6 +1,6 @@
-"""Checkpoints in folders that are each node's own: every rank writes its files into its node's folder.
+"""Checkpoints in node-local folders: every rank writes its files into its node's folder.
 
-The caller brings files to where they are needed, and writes the manifest once all are there.
+The caller copies files to where they are needed, and then writes the manifest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stratagem-checkpoint offers: the checkpointer `directory`."""
+"""Registers the checkpointer `directory`."""
 
 from __future__ import annotations
 

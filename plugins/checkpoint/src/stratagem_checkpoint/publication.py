@@ -1,8 +1,8 @@
-"""How a checkpoint appears under its name all at once, and what a crash may leave beside it.
+"""Publishes a checkpoint atomically under its name, and cleans up after crashes.
 
-A writer works in `.NAME.tmp-TOKEN` and gives that its real name at the end. Where a checkpoint is
-replaced, the two directories are swapped in one instant; where the system can't do that, the old one
-steps aside as `.NAME.old-TOKEN` for the moment between two renames, and is found there after a crash.
+A writer works in `.NAME.tmp-TOKEN` and renames it at the end. To replace a checkpoint, the two directories are
+swapped atomically. If the system can't do that, the old one is first renamed to `.NAME.old-TOKEN`, and is found there
+after a crash.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _BESIDE = re.compile(r"\.(?P<name>.+)\.(?P<purpose>tmp|old)-[0-9a-f]{16}")
 
 
 def written_mark(rank: int) -> str:
-    """The name of what a rank that writes in the background leaves in the folder when its files are there."""
+    """Return the name of the mark file that a rank writes after its files, when it writes in the background."""
     return f"written-{rank:05d}.json"
 
 
 def unfinished(name: str) -> str | None:
-    """The name that a writer's temporary directory called `name` was meant for; None for other names."""
+    """Return the checkpoint's name for which `name` is a temporary directory; None for other names."""
     match = _BESIDE.fullmatch(name)
     return match["name"] if match and match["purpose"] == "tmp" else None
 
 
 def locate(filesystem: Filesystem, path: str) -> str:
-    """Where the checkpoint called `path` is: there, or aside if a writer died between two renames."""
+    """Return where the checkpoint `path` is: there, or at `.NAME.old-TOKEN` if a writer died between two renames."""
     if filesystem.size(filesystem.join(path, MANIFEST)) is None:
         for aside in _asides(filesystem, path):
             return aside
@@ -46,12 +46,12 @@ def locate(filesystem: Filesystem, path: str) -> str:
 
 @contextmanager
 def temporary(filesystem: Filesystem, path: str) -> Iterator[str]:
-    """Make a directory to write in, beside `path`; what is left of it afterwards is deleted.
+    """Create a temporary directory next to `path`, and delete it afterwards if it still exists.
 
-    One rank only. First tidies up what dead writers left beside `path`.
+    For one rank only. First cleans up what dead writers left next to `path`.
 
     Raises:
-        CheckpointError: `path` is something else than a checkpoint, which isn't replaced.
+        CheckpointError: `path` exists and isn't a checkpoint, so it isn't replaced.
     """
     _check_replaceable(filesystem, path)
     _recover(filesystem, path)
@@ -65,13 +65,13 @@ def temporary(filesystem: Filesystem, path: str) -> Iterator[str]:
         try:
             yield folder
         finally:
-            # What can't be deleted now doesn't make the save fail: the next one sweeps it.
+            # A failure to delete it doesn't make the save fail: the next save cleans up.
             with suppress(OSError):
                 filesystem.remove(folder)
 
 
 def publish(filesystem: Filesystem, folder: str, path: str) -> None:
-    """Give the complete checkpoint in `folder` the name `path`; one that was there is deleted."""
+    """Rename the complete checkpoint in `folder` to `path`, and delete the old one, if any."""
     filesystem.sync(folder)
     if not filesystem.exists(path):
         filesystem.move(folder, path)
@@ -83,10 +83,10 @@ def publish(filesystem: Filesystem, folder: str, path: str) -> None:
 
 
 def remove(filesystem: Filesystem, path: str) -> None:
-    """Delete the checkpoint at `path`, and what a dead writer left aside under its name.
+    """Delete the checkpoint at `path`, and older versions that a dead writer left next to it.
 
     Raises:
-        CheckpointError: there is something else than a checkpoint, which isn't deleted.
+        CheckpointError: `path` isn't a checkpoint, so it isn't deleted.
     """
     _check_replaceable(filesystem, path)
     for aside in _asides(filesystem, path):
@@ -126,14 +126,14 @@ def _sweep(filesystem: Filesystem, path: str) -> None:
             continue
         folder = filesystem.join(parent, name)
         files = filesystem.names(folder)
-        # A whole old checkpoint of another name may be the only one that its run has.
+        # A complete old checkpoint of another name may be the only one of its run.
         keep = match["purpose"] == "old" and MANIFEST in files
         if not keep and all(_UNFINISHED.fullmatch(file) for file in files):
             filesystem.remove_unheld(folder)
 
 
 def _asides(filesystem: Filesystem, path: str) -> list[str]:
-    """Whole checkpoints called `path` that stepped aside."""
+    """Return complete old versions of `path`, as `.NAME.old-TOKEN`."""
     parent, own = filesystem.split(path)
     pattern = re.compile(re.escape(f".{own}.old-") + "[0-9a-f]{16}")
     found = [filesystem.join(parent, name) for name in filesystem.names(parent) if pattern.fullmatch(name)]

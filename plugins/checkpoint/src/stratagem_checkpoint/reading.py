@@ -1,6 +1,6 @@
-"""Reading boxes of tensors from the files of a checkpoint.
+"""Reads boxes (slices in all dims) of tensors from the files of a checkpoint.
 
-Imports no torch.distributed.checkpoint, which takes half as long as torch itself: whole tensors don't need it.
+Doesn't import torch.distributed.checkpoint, which takes half as long as torch itself: full tensors don't need it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stratagem_checkpoint.safetensors_file import TensorFile
 
 
 class Part(NamedTuple):
-    """A box of one chunk, and what it fills."""
+    """A box of one chunk, and the target that it fills."""
 
     key: str
     """Key of the tensor; may be a tied one's."""
@@ -27,13 +27,13 @@ class Part(NamedTuple):
     offsets: Sequence[int]
     """Where in the chunk the box begins, one number per dim; its shape is that of the target."""
     resolve: Callable[[], torch.Tensor]
-    """Returns the target, of any device and dtype, when its turn comes."""
+    """Returns the target, of any device and dtype, when it is about to be filled."""
     commit: Callable[[torch.Tensor], None] = lambda target: None
     """Called with the target once it is filled."""
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` is a whole one: no DTensor, or another that holds part of a tensor, or none."""
+    """Whether `tensor` is an ordinary tensor, not a subclass such as DTensor that holds only a part."""
     return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
@@ -67,7 +67,7 @@ def read_parts(
         with opened(filesystem, folder, record, verify) as checked, torch.no_grad():
             tensors = TensorFile(checked, stored[file])
             named = [(_name(manifest, part), part) for part in of_file]
-            # In the order of the file, so that what lies in one block is read and verified once.
+            # In the order of the file, so that each block is read and verified once.
             for name, part in sorted(named, key=lambda each: tensors.start(each[0])):
                 target = part.resolve().detach()
                 dtype, lengths = stored[file][name]

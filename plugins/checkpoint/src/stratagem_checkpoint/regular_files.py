@@ -1,4 +1,4 @@
-"""Files that may be read to their end: neither pipes nor devices, whose reading may wait or never end."""
+"""Refuses pipes and devices, since reading them may block or never end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = (
 
 
 def require_regular(path: str) -> None:
-    """Refuse what is there and is neither a regular file nor a folder.
+    """Refuse an existing path that is neither a regular file nor a folder.
 
     Raises:
         CheckpointError: names what it is.
@@ -25,7 +25,7 @@ def require_regular(path: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
-        return  # what opens it says why
+        return  # opening it will raise a better error
     for is_kind, name in _KINDS:
         if is_kind(mode):
             raise CheckpointError(

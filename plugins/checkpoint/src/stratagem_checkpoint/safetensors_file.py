@@ -1,4 +1,4 @@
-"""Writing safetensors files chunk by chunk, and reading parts of a tensor from them.
+"""Writes safetensors files chunk by chunk, and reads parts of tensors from them.
 
 The format (https://huggingface.co/docs/safetensors) is a length, a JSON header and raw bytes. The
 library's own writer wants all tensors of a file in host memory at once and doesn't sync; its reader
@@ -54,7 +54,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 _SIZES: Mapping[str, int] = {code: dtype.itemsize for dtype, code in _STORED.items()}
 
 Chunk = tuple[torch.dtype, Sequence[int], Callable[[], torch.Tensor]]
-"""Dtype, shape, and what makes the tensor when its turn to be written comes."""
+"""Dtype, shape, and a function that returns the tensor when it is about to be written."""
 
 
 class _Place(NamedTuple):
@@ -73,7 +73,7 @@ class _Entry(msgspec.Struct):
 
 
 def refusal(tensor: torch.Tensor) -> str | None:
-    """Why `tensor` can't be in a checkpoint, as "has no values"; None where it can."""
+    """Return why `tensor` can't be saved, as "has no values"; None if it can."""
     if is_lazy(tensor):
         return "is uninitialized; run a forward first"
     if tensor.dtype not in _STORED and tensor.dtype not in _PARTS:
@@ -99,7 +99,7 @@ def encode_file(chunks: Mapping[str, Chunk]) -> Iterator[bytes | memoryview]:
 
 
 def encode_header(chunks: Mapping[str, Chunk]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return the header of a safetensors file, and between which bytes of what follows it each chunk is."""
+    """Return the header of a safetensors file, and each chunk's start and end after the header."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     placed = _placed({name: (dtype, shape) for name, (dtype, shape, _) in chunks.items()})
     for name, (code, stored_shape, start, end) in placed.items():
@@ -111,10 +111,10 @@ def encode_header(chunks: Mapping[str, Chunk]) -> tuple[bytes, dict[str, tuple[i
 
 
 def made(name: str, chunk: Chunk) -> torch.Tensor:
-    """Return the tensor of a chunk whose turn has come.
+    """Return the tensor of a chunk that is about to be written.
 
     Raises:
-        CheckpointError: it isn't what it was said to be.
+        CheckpointError: its dtype or shape has changed.
     """
     dtype, shape, make = chunk
     tensor = make().detach()

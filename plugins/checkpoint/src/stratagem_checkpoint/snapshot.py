@@ -1,4 +1,4 @@
-"""The bytes of a checkpoint's files as they were in one instant, in memory that another process can read."""
+"""Snapshots of a checkpoint's files, in memory that another process can read."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from stratagem_checkpoint.state_files import Content
 from stratagem_checkpoint.writer_process import Span
 
 _ALIGNED_BYTES = 64
-"""Where the data of a file may begin: no element is wider."""
+"""Alignment of a file's data; no element is wider."""
 
 
 class SnapshotBuffer:
     """Memory that is kept from one save to the next.
 
-    Where tensors are on a device whose library can pin memory that is there already, it is pinned, so that they are
-    copied at the speed of the bus, side by side.
+    If tensors are on a device whose library can pin existing memory, the memory is pinned, so that copies run
+    asynchronously at the speed of the bus.
     """
 
     def __init__(self) -> None:
         self._memory: SnapshotMemory | None = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._pinning: HostPinning | None = None
-        """What the memory is pinned by, while it is."""
+        """The functions that pinned the memory; None while it isn't pinned."""
 
     @property
     def memory(self) -> SnapshotMemory:
@@ -100,14 +100,14 @@ class SnapshotBuffer:
         """Pin the memory for copies from a device, unless it is pinned; return whether it is."""
         if self._pinning is None and device.type != "cpu":
             pinning = host_pinning(device)
-            # Where it is refused, copies take the way of memory that isn't pinned.
+            # If pinning fails, copies use unpinned memory.
             if pinning is not None and pinning.register(self._bytes.data_ptr(), len(self._bytes)):
                 self._pinning = pinning
         return self._pinning is not None and device.type != "cpu"
 
 
 def _has_bits(tensor: torch.Tensor) -> bool:
-    """Whether its memory has other values than it."""
+    """Whether a tensor's values differ from its memory: its conjugate or negative bit is set."""
     return tensor.is_conj() or tensor.is_neg()
 
 

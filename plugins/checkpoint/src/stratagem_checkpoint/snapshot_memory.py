@@ -1,4 +1,4 @@
-"""Memory of this process that another one reads through a descriptor, with `os.preadv`."""
+"""Memory of this process that another process reads through a descriptor, with `os.preadv`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _MADV_WIPEONFORK = 18
 
 
 class SnapshotMemory(NamedTuple):
-    """Memory, and where who has the descriptor finds it."""
+    """Memory, and its location for another process with the descriptor."""
 
     view: memoryview
     descriptor: int
-    """To be closed by who allocated it."""
+    """The process that allocated it must close it."""
     offset: int
-    """Offset of the first byte, among what the descriptor reads."""
+    """Offset of the first byte in the descriptor."""
     is_of_process: bool
-    """Whether the descriptor is of all memory of this process, in which the offset is an address."""
+    """Whether the descriptor is /proc/self/mem, so that the offset is an address."""
 
 
 def allocate(size_bytes: int) -> SnapshotMemory:
-    """Return so much memory, which no file system has: it is gone with its processes.
+    """Allocate memory outside of any file system, so that it is freed with its processes.
 
-    Where there are huge pages (Linux) it has those, and is read through /proc/self/mem: the kernel takes six times
-    as long to give memory in pages of 4 KiB that processes share.
+    With huge pages (Linux), it uses these and is read through /proc/self/mem: the kernel takes six times as long to
+    allocate shared memory in pages of 4 KiB.
     """
     try:
         return _of_huge_pages(size_bytes)
@@ -40,7 +40,7 @@ def allocate(size_bytes: int) -> SnapshotMemory:
 
 def _of_huge_pages(size_bytes: int) -> SnapshotMemory:
     memory = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Forked processes, as workers of loaders, get none of it; each write would make them a copy otherwise.
+    # Forked processes, such as loader workers, don't inherit it; otherwise each write would copy pages for them.
     memory.madvise(_MADV_WIPEONFORK)
     memory.madvise(mmap.MADV_HUGEPAGE)
     descriptor = os.open("/proc/self/mem", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Nested state as strict JSON, with its tensors and arrays apart.
+"""Nested state as strict JSON, with tensors and arrays stored separately.
 
 JSON's own values stand for themselves. Everything else is an object with a single key that begins
 with "$": {"$tuple": [...]}, {"$bytes": "base64"}, {"$tensor": ["3", "float32", [2]]}. Decoding builds exactly these
@@ -24,7 +24,7 @@ from stratagem_checkpoint.safetensors_file import DTYPES, refusal
 from stratagem_checkpoint.strict_json import Count, parse_json
 
 GetTensor = Callable[[str, torch.dtype, Sequence[int]], torch.Tensor]
-"""Returns the tensor of a name, whose dtype and shape are given."""
+"""Returns a tensor, given its name, dtype and shape."""
 
 ALLOWED = (
     "dict, list, tuple, set, Counter, deque, defaultdict, range, numbers, strings, bytes, None, tensors, torch.Size, "
@@ -241,4 +241,4 @@ _KINDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "$dict": (_Pairs, _without_twins),
     "$ordered_dict": (_Pairs, lambda pairs: OrderedDict(_without_twins(pairs))),
 }
-"""Tag → of what type its content must be, decoded, and what makes the value of it."""
+"""Tag → the type that its decoded content must have, and the function that builds the value from it."""

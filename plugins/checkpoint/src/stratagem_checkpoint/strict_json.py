@@ -10,7 +10,7 @@ import msgspec
 from stratagem.errors import CheckpointError
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-"""A number of bytes, elements, steps or the like; a bool or 1.0 is none."""
+"""A number of bytes, elements, steps or the like; bool and float are refused."""
 MANIFEST_LIMIT_BYTES = 256 * 2**20
 """Some million chunks, or the checksums of eight terabytes."""
 STATE_LIMIT_BYTES = 64 * 2**20

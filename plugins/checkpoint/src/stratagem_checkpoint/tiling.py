@@ -11,8 +11,8 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 def is_tiled(shape: Sequence[int], boxes: Sequence[Box]) -> bool:
     """Whether each element of a tensor of this shape lies in exactly one of `boxes`, none of which is empty.
 
-    They must come from cutting the tensor across again and again, as shards over a mesh do; those that
-    interlock like a pinwheel are answered with False.
+    Boxes must result from repeated straight cuts through the tensor, as shards over a mesh do. For boxes that
+    interlock like a pinwheel, the result is False.
     """
     left = [((tuple(0 for _ in shape), tuple(shape)), list(boxes))]
     while left:
@@ -32,7 +32,7 @@ def is_tiled(shape: Sequence[int], boxes: Sequence[Box]) -> bool:
 
 
 def _cut(parts: list[Box], dims: int) -> tuple[int, list[tuple[int, int, list[Box]]]]:
-    """The first dim along which `parts` fall into runs that don't overlap: begin, end and parts of each."""
+    """Return the first dim along which `parts` form non-overlapping runs, and each run's begin, end and parts."""
     for dim in range(dims):
         runs: list[tuple[int, int, list[Box]]] = []
         for part in sorted(parts, key=lambda box: box[0][dim]):

@@ -1,4 +1,4 @@
-"""`Writer`: the process that writes in the background, as the training process sees it."""
+"""`Writer`: the training process's interface to the process that writes in the background."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _END_S = 10.0
 
 
 class Writer:
-    """Starts the process, which is then there for every save; starts another where that one has died idle.
+    """Starts the process once for all saves, and restarts it if it has died while idle.
 
-    Messages are answered in their order, each by one `Event` that is "done" or "failed".
+    The process answers messages in order, each with one `Event` "done" or "failed".
     """
 
     def __init__(self) -> None:
         self._unanswered: deque[tuple[object, str]] = deque()
-        """Messages, and how errors name what they are about."""
+        """Unanswered messages, each with the name of its checkpoint in errors."""
         self._start()
 
     @property
@@ -47,11 +47,11 @@ class Writer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has done all that it was asked."""
+        """Whether it has answered all messages."""
         return not self._unanswered
 
     def ensure(self) -> bool:
-        """Start another process if this one has died with nothing to do; whether it did."""
+        """Restart the process if it has died while idle; return whether it was restarted."""
         if self._answers():
             return False
         self.close()
@@ -59,7 +59,7 @@ class Writer:
         return True
 
     def _answers(self) -> bool:
-        # A process that was killed isn't gone before all its threads are, and poll() takes it for a living one.
+        # Ping it: a killed process looks alive to poll() until all of its threads have ended.
         try:
             self._connection.send(Ping())
             self._connection.recv()
@@ -68,14 +68,14 @@ class Writer:
         return True
 
     def send_buffer(self, buffer: SnapshotBuffer) -> None:
-        """Let the process read this memory from now on."""
+        """Make the process read from this memory from now on."""
         with self._noticing_death("a checkpoint"):
             memory = buffer.memory
             self._connection.send(Buffer(memory.offset, os.getpid() if memory.is_of_process else None))
             send_handle(self._connection, memory.descriptor, self._process.pid)
 
     def send(self, message: object, shown: str) -> None:
-        """Ask for something; `shown` is how errors name what it is about.
+        """Send a request; `shown` names its checkpoint in errors.
 
         Raises:
             CheckpointError: the process has died.
@@ -85,14 +85,14 @@ class Writer:
         self._unanswered.append((message, shown))
 
     def order(self, message: object) -> None:
-        """Say something that isn't answered."""
+        """Send a message that gets no answer."""
         with suppress(OSError):
             self._connection.send(message)
 
     def receive(self, timeout_s: float | None) -> tuple[object, Event] | None:
-        """Return the oldest message and its answer; None where there is none within so many seconds.
+        """Return the oldest message and its answer; None if there is no answer within the timeout.
 
-        Where the process has died, that is the answer.
+        If the process has died, the answer is a "failed" event.
 
         Args:
             timeout_s: None waits as long as the process lives.

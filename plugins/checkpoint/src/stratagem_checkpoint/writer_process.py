@@ -1,9 +1,9 @@
-"""What the process that writes in the background does. Imports no torch, so that it is there at once.
+"""The process that writes in the background. It doesn't import torch, so that it starts quickly.
 
-It is given the bytes of a rank's files in shared memory and writes them, each with its checksums. Ranks leave a mark
-when their files are written; rank 0's process waits for all marks, and then makes a whole checkpoint of the files:
-so ranks need no collective while they train. When the process that it writes for is gone, it ends at once, and what
-it was writing is never called a checkpoint.
+It reads the bytes of a rank's files from shared memory and writes them with their checksums. Each rank's process
+writes a mark file after its files. Rank 0's process waits for all marks and then completes the checkpoint, so that
+ranks need no collective during training. If the training process ends, this process ends at once, and the unfinished
+files never become a checkpoint.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from stratagem_checkpoint.memory_reader import MemoryReader
 from stratagem_checkpoint.publication import remove, temporary, written_mark
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-"""What launchers and schedulers send to a whole group of processes; the training process decides what comes of it."""
+"""Signals that launchers and schedulers send to a whole process group. Only the training process handles them."""
 _MARK_LIMIT_BYTES = 2**26
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Read from now on this memory, whose descriptor follows."""
+    """Request: read from this memory from now on. Its descriptor follows."""
 
     offset: int
-    """Offset of its first byte, among what the descriptor reads."""
+    """Offset of its first byte in the descriptor."""
     process: int | None
-    """Whose memory the descriptor reads; None where it is a file's."""
+    """Id of the process whose memory the descriptor reads; None for a file."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Make the folder that all ranks write in; answered with its path. Of rank 0 alone."""
+    """Request, on rank 0 only: create the folder for all ranks' files. The answer has its path."""
 
     filesystem: Filesystem
     target: str
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Save:
-    """Write this rank's files; on rank 0, make a checkpoint of all ranks'."""
+    """Request: write this rank's files; on rank 0, also complete the checkpoint."""
 
     filesystem: Filesystem
     folder: str
@@ -74,16 +74,16 @@ class Save:
 
 
 class Ping:
-    """Answer."""
+    """Request: answer."""
 
 
 class Abandon:
-    """Give up what is being saved."""
+    """Message: give up the save in progress. It gets no answer."""
 
 
 @dataclass(frozen=True)
 class Remove:
-    """Delete a checkpoint."""
+    """Request: delete a checkpoint."""
 
     filesystem: Filesystem
     target: str
@@ -114,7 +114,7 @@ def serve(connection: Connection) -> None:
 
 
 def _end_with(parent: int) -> None:
-    # Forked workers of a loader may hold the other end of the connection open for longer than its process lives.
+    # Forked loader workers may keep the connection open after the training process has ended.
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
@@ -125,7 +125,7 @@ class _Writer:
         self._connection = connection
         self._memory: MemoryReader | None = None
         self._folder = ExitStack()
-        """Held from its making until it has its name, or is deleted."""
+        """Holds the temporary folder from its creation until it is renamed or deleted."""
 
     def do(self, message: object) -> None:
         if isinstance(message, Buffer):
@@ -162,7 +162,7 @@ class _Writer:
         if self._memory is not None:
             self._memory.close()
         descriptor = recv_handle(self._connection)
-        # Another process may have started this one for it, and has something else at that address.
+        # If another process is the parent, the address isn't valid in its memory.
         parent = buffer.process if buffer.process == os.getppid() else None
         self._memory = MemoryReader(descriptor, buffer.offset, parent)
 
