@@ -1,4 +1,4 @@
-"""Micro-batches whose loss the loop takes backward, and whose optimizers it steps."""
+"""Automatic optimization: the loop runs backward for each micro-batch's loss, and steps the optimizers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class AutomaticBatches:
-    """Runs micro-batches; the last one of a window ends with the optimizers' step.
+    """Runs micro-batches. The last one of a window ends with the optimizers' step.
 
     Args:
         state: the stage's objects.
         steps: steps the optimizers.
-        finite: looks at losses.
-        hooks: around each batch.
+        finite: checks that losses are finite.
+        hooks: hooks called around each batch.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class AutomaticBatches:
         self._prepared, self._progress, self._check_loss = state.prepared, state.progress, finite.check_loss
 
     def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
-        """Run forward and backward; after the window's last micro-batch, which reduces gradients, step."""
+        """Run forward and backward. The window's last micro-batch also reduces gradients and steps the optimizers."""
         outputs = run_micro_batch(self._prepared, "training_step", batch, idx, divisor=divisor, sync=is_last)
         self._check_loss(self._progress.step + 1, outputs)
         for after in self._hooks.after_backward:

@@ -1,4 +1,4 @@
-"""`BatchHooks`: what callbacks and module do around each training batch."""
+"""`BatchHooks`: the hooks of callbacks and the module around each training batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchHooks:
         self.skips_epoch: bool
 
     def skips(self, batch: Any, idx: int, first: int) -> bool:
-        """Call `on_train_batch_start`; whether one of them ends the epoch here, by returning -1."""
+        """Call `on_train_batch_start`; return whether a hook has ended the epoch by returning -1."""
         returned = [start(batch, idx) for start in self.starts]
         self.skips_epoch = -1 in returned
         if self.skips_epoch and idx != first:

@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class StopNow(BaseException):
-    """The stage is to end here; raised by all ranks between steps, or between batches of an evaluation.
+    """Ends the stage. All ranks raise it between two steps, or between two batches of an evaluation.
 
     Attributes:
-        predictions: of a prediction, those that there are: a list for each loader that was begun.
+        predictions: the results of a stopped prediction so far, one list per loader that was started.
     """
 
     predictions: list[Any] | None = None
 
 
 class Boundary:
-    """Called by all ranks where a stage could stop.
+    """Checks, on all ranks, whether the stage must stop at a point where it could.
 
     Args:
-        watch: open.
+        watch: an entered `PreemptionWatch`.
         beat: reports that this rank makes progress; None without a hang watch.
         collectives: of all ranks.
     """
@@ -40,10 +40,10 @@ class Boundary:
         self.watch, self.beat, self._collectives = watch, beat, collectives
 
     def pass_step(self) -> None:
-        """A step is over. Collective.
+        """Check after a step. Collective.
 
         Raises:
-            StopNow: the stage ends here.
+            StopNow: the stage must stop here.
         """
         if self.beat is not None:
             self.beat()
@@ -51,13 +51,13 @@ class Boundary:
             raise StopNow
 
     def of_evaluation(self, num_batches: int | None, may_stop: bool) -> Callable[[int], None]:
-        """Return what to call with the index of each batch before it is evaluated. Collective.
+        """Return a function to call with each batch's index before the batch is evaluated. Collective.
 
-        Ranks may have different numbers of batches: they stop at one that all have, or not at all.
+        Ranks may have different numbers of batches. They stop only at a batch index that all ranks have.
 
         Args:
-            num_batches: on this rank, where known.
-            may_stop: whether the run could go on from here.
+            num_batches: number of batches on this rank; None if unknown.
+            may_stop: whether the evaluation may be stopped.
         """
         common = sys.maxsize if may_stop else 0
         if common and self._collectives.world_size > 1:

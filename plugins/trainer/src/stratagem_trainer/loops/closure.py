@@ -1,4 +1,4 @@
-"""Micro-batches whose loss an optimizer evaluates itself, any number of times, as LBFGS does."""
+"""Optimizers such as LBFGS that call a closure, any number of times, to evaluate a window's loss."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from stratagem_trainer.stage.state import StageState
 
 _Window = list[tuple[Any, int, float]]
-"""Batches, each with its index and by what its loss is divided."""
+"""Batches, each with its index and the divisor of its loss."""
 
 
 class ClosureBatches:
-    """Keeps the micro-batches of a window until its last one, and steps then.
+    """Collects the micro-batches of a window, and steps when the last one has come.
 
     Args:
         state: the stage's objects.
@@ -33,17 +33,17 @@ class ClosureBatches:
         self._data_ranks = state.runtime.collectives.data
         self._window: _Window = []
         self._outputs: list[Any] = []
-        """Outputs of the window's batches, at the parameters that the step began with."""
+        """Outputs of the window's batches, computed with the parameters before the step."""
 
     def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
-        """Keep a micro-batch; with the window's last one, step."""
+        """Collect a micro-batch; after the window's last one, step."""
         self._window.append((batch, idx, divisor))
         if not is_last:
             return
         window, self._window, self._outputs = self._window, [], []
         self._steps.step(idx, evaluate=partial(self._evaluate, window))
         self._state.batch_idx = self._state.progress.batch = idx + 1
-        outputs = self._outputs or [None] * len(window)  # of a step that the module left out
+        outputs = self._outputs or [None] * len(window)  # no outputs if the module skipped the step
         for (each, index, _), output in zip(window, outputs):
             self._hooks.end(output, each, index)
 

@@ -1,4 +1,4 @@
-"""`TrainingEpochEnd`: what the end of a training epoch consists of; the policy says in which order."""
+"""`TrainingEpochEnd`: the actions at the end of a training epoch. The policy decides their order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class TrainingEpochEnd(EpochEnd):
 
     Args:
         state: the stage's objects.
-        validations: of the fit.
-        stop: ends the fit before its limits.
-        is_cut: whether batches of the epoch are left.
-        is_skipped: whether `on_train_batch_start` ended it.
+        validations: the fit's validations.
+        stop: decides whether the fit ends early.
+        is_cut: whether the epoch ended before its last batch.
+        is_skipped: whether `on_train_batch_start` ended the epoch.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stratagem_trainer.metrics.scope import Scope
 
 HOOKS = {"validate": "validation", "test": "test", "predict": "predict"}
-"""Stage → how its hooks are called."""
+"""Stage → the part of its hooks' names, as in `on_validation_start`."""
 
 
 def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> list[dict[str, float]]:
@@ -36,12 +36,12 @@ def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> li
     with metrics.evaluation(stage) as scope, evaluating(state, stage):
         hooks("on_evaluation_start", stage)
         _start(state, stage)
-        # One that is broken off is run again as a whole.
+        # An interrupted validation is run again from its start: restore the generators then.
         kept = state.settings.policy.evaluation_random_numbers(state.runtime.device)
         with kept, states_kept(state.module, only_after_error=True):
             scopes = _run(state, loaders, stage, scope)
         values = metrics.end_evaluation(scope, progress.step, progress.epoch, scopes)
-        # A checkpoint that a callback writes from here on knows that this validation is done.
+        # Checkpoints that callbacks write from here on record that this validation is done.
         progress.validated = progress.batch
         hooks(f"on_{HOOKS[stage]}_end")
         hooks("on_evaluation_end", stage)
@@ -49,10 +49,10 @@ def evaluate(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> li
 
 
 def sanity_check(state: StageState, loaders: Sequence[EvalLoader]) -> None:
-    """Try `num_sanity_val_steps` batches of each loader of the validation, and keep nothing of it. Collective.
+    """Run `num_sanity_val_steps` batches of each validation loader, and discard the results. Collective.
 
-    What is logged is dropped, random numbers and metric objects go on from where they were, and callbacks hear of it
-    by the hooks of a validation, but not by `on_evaluation_*`, on which those act that judge a run by its metrics.
+    Logged values are dropped; generators and metric objects are restored. Callbacks get the validation hooks, but not
+    `on_evaluation_*`, by which callbacks judge a run from its metrics.
     """
     steps, hooks = state.settings.sanity_steps, state.hooks
     if steps == 0:
@@ -75,10 +75,10 @@ def sanity_check(state: StageState, loaders: Sequence[EvalLoader]) -> None:
 def _run(
     state: StageState, loaders: Sequence[EvalLoader], stage: str, scope: Scope, most: int | None = None
 ) -> list[Scope]:
-    """Run the batches, up to a limit per loader, and end the epoch of the evaluation.
+    """Run the batches, up to a limit per loader, and call the hooks at the end of the evaluation's epoch.
 
     Returns:
-        What each of several loaders has logged; nothing for a single one.
+        The logged values of each of several loaders; empty for a single loader.
     """
     scopes: list[Scope] = []
     several = len(loaders) > 1
@@ -102,17 +102,18 @@ def _run(
 def predict(
     state: StageState, loaders: Sequence[EvalLoader], is_returned: bool
 ) -> list[Any] | list[list[Any]]:
-    """Return predictions of all ranks in the order of the data, on the CPU; a list for each of several loaders.
+    """Return the predictions of all ranks in the order of the data, on the CPU; one list per loader if several.
 
-    Collective. If the prediction is asked to stop, epoch ends run with the batches so far, and the error has these.
+    Collective. If the prediction must stop, the hooks at the epoch's end run for the batches so far, and the error
+    has their predictions.
 
     Args:
         state: the stage's objects.
-        loaders: of the prediction.
-        is_returned: False drops predictions, for callbacks that write them.
+        loaders: the loaders to predict.
+        is_returned: False drops predictions, if callbacks write them.
 
     Raises:
-        StopNow: with the predictions of the batches before.
+        StopNow: the prediction was stopped. It has the predictions so far.
     """
     several = len(loaders) > 1
     parts: list[list[Any]] = []
@@ -158,7 +159,7 @@ def _start(state: StageState, stage: str) -> None:
 
 
 def num_batches(state: StageState, data: EvalLoader, stage: str) -> int | None:
-    """How many batches an evaluation runs of a loader on this rank."""
+    """Return how many batches of a loader an evaluation runs on this rank; None if unknown."""
     limit, count = state.settings.limit(stage), data.num_batches
     left = limited(count, limit)
     if left == 0 and count and limit:
@@ -170,7 +171,7 @@ def num_batches(state: StageState, data: EvalLoader, stage: str) -> int | None:
 
 
 def total_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str) -> int | None:
-    """How many batches an evaluation runs on this rank."""
+    """Return how many batches of all loaders an evaluation runs on this rank; None if unknown."""
     numbers = [num_batches(state, data, stage) for data in loaders]
     known = [number for number in numbers if number is not None]
     return None if None in numbers else sum(known)
@@ -219,10 +220,10 @@ def _outputs(
 
 
 def _index_arguments(state: StageState, step: str, loader: int | None) -> tuple[int, ...]:
-    """What a step gets after the batch and its index.
+    """Return the arguments of a step after the batch and its index.
 
     Raises:
-        DataError: there are several loaders, and the step doesn't take which.
+        DataError: there are several loaders, but the step doesn't take `dataloader_idx`.
     """
     method = getattr(state.module, step)
     if loader is None:
@@ -238,7 +239,7 @@ def _index_arguments(state: StageState, step: str, loader: int | None) -> tuple[
 
 @contextmanager
 def evaluating(state: StageState, stage: str) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards each submodule is in the mode it was in."""
+    """Run in evaluation mode without gradients, and restore each submodule's mode afterwards. A context manager."""
     module: nn.Module = state.module
     modes = [(submodule, submodule.training) for submodule in module.modules()]
     before, state.running = state.running, stage

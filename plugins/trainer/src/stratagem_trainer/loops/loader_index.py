@@ -1,4 +1,4 @@
-"""`dataloader_idx`, for the steps and hooks that take it."""
+"""Pass `dataloader_idx` to the steps and hooks that take it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from inspect import Parameter, signature
 from typing import Any, Literal
 
 NAME = "dataloader_idx"
-"""The argument that says which of several loaders a batch is from."""
+"""Name of the argument with the index of a batch's loader."""
 
 MASK = "sample_mask"
-"""The argument that tells a step which samples count, where a strategy pads batches."""
+"""Name of the argument that marks the samples that count, if a strategy pads batches."""
 
 
 def takes_loader_index(method: Callable[..., Any]) -> Literal["always", "if several", ""]:
-    """Whether a step takes an index of the loader after the batch and its own: always where it has no default."""
+    """Return whether a step takes a loader index after the batch and its index; "always" if it has no default."""
     parameters = list(signature(method).parameters.values())
     if any(each.kind is Parameter.VAR_POSITIONAL for each in parameters):
         return "if several"
@@ -27,11 +27,11 @@ def takes_loader_index(method: Callable[..., Any]) -> Literal["always", "if seve
 
 
 def with_loader_index(hook: Callable[..., Any], loader: int | None) -> Callable[..., Any]:
-    """Bind a hook's `dataloader_idx`, where it takes one by this name.
+    """Bind a hook's argument `dataloader_idx`, if it has one.
 
     Args:
-        hook: of a module or a callback.
-        loader: which of several loaders; None where there is one.
+        hook: a hook of a module or a callback.
+        loader: index of the loader; None for a single loader.
     """
     if NAME not in signature(hook).parameters:
         return hook

@@ -17,12 +17,12 @@ class LoopOptimizer(ManualOptimizer):
 
     Args:
         state: the stage's objects.
-        index: of the optimizer.
-        check_loss: called with the number of the step and each loss that the optimizer evaluates itself.
+        index: index of the optimizer.
+        check_loss: called with the step number and each loss that the optimizer's closure evaluates.
 
     Attributes:
         was_called: whether `step` was called since `begin`.
-        was_applied: whether such a step was applied, which a precision's scale may skip.
+        was_applied: whether that step was applied; a gradient scaler may skip it.
     """
 
     def __init__(self, state: StageState, index: int, check_loss: Callable[[int, Any], None]) -> None:
@@ -32,7 +32,7 @@ class LoopOptimizer(ManualOptimizer):
         self._module_clips = state.hooks.method_of_module("configure_gradient_clipping")
         settings = state.settings
         self._clipping = settings.gradient_clip_val, settings.gradient_clip_algorithm
-        # Nothing stands between one process's gradients and its optimizer.
+        # With a single process, and a precision that allows it, step the optimizer directly.
         self._steps_directly = self._session.steps_alone and self._prepared.steps_directly
         if self._steps_directly:
             self._prepared.loss_weights.watches_steps = True
@@ -46,17 +46,17 @@ class LoopOptimizer(ManualOptimizer):
         """Begin a step.
 
         Args:
-            outputs: what `training_step` returned, where gradients are there.
-            evaluate: evaluates the loss, where the optimizer does so itself.
+            outputs: the result of `training_step`, if gradients are computed already.
+            evaluate: evaluates the loss, if the optimizer calls a closure itself.
         """
         self._outputs, self._evaluate = outputs, evaluate
         self._is_evaluated = self.was_called = self.was_applied = False
 
     def closure(self) -> Any:
-        """What `optimizer_step` gets as its closure: returns the loss, whose gradients are there afterwards.
+        """The closure that `optimizer_step` gets: returns the loss, and leaves its gradients.
 
         Raises:
-            ConfigError: it is called twice for an optimizer that doesn't evaluate the loss itself.
+            ConfigError: it is called twice for an optimizer that doesn't need a closure.
         """
         if self._evaluate is not None:
             return self._evaluate()
@@ -71,10 +71,10 @@ class LoopOptimizer(ManualOptimizer):
         return None if loss is None else loss.detach()
 
     def step(self, closure: Callable[[], Any] | None = None) -> bool:
-        """Call `on_before_optimizer_step`, clip, and step; False when the step was skipped. Collective.
+        """Call `on_before_optimizer_step`, clip, and step; return False if the step was skipped. Collective.
 
         Args:
-            closure: the one that `optimizer_step` got, or one around it.
+            closure: the closure that `optimizer_step` got, or a wrapper of it.
         """
         self.was_called = True
         if self._evaluate is not None:
@@ -102,7 +102,7 @@ class LoopOptimizer(ManualOptimizer):
         return self._session.step_prepared(self._prepared, self.index, checked)
 
     def clip_as_configured(self) -> None:
-        """Let the module limit the gradients, where it does so itself or the trainer has a limit. Collective."""
+        """Call `configure_gradient_clipping` if the module overrides it or the trainer has a limit. Collective."""
         limit, algorithm = self._clipping
         if not limit and not self._clips_itself:
             return
@@ -112,5 +112,5 @@ class LoopOptimizer(ManualOptimizer):
         self._module_clips(self, limit, algorithm)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
+        """Set the gradients of the optimizer's parameters to None, or to zero if `set_to_none` is False."""
         drop_gradients(self._prepared, self.index, set_to_none)

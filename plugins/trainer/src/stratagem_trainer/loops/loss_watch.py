@@ -1,4 +1,4 @@
-"""`LossWatch`: notices a loss that is no longer finite, without waiting for the device at each step."""
+"""`LossWatch`: notices a loss that isn't finite, without synchronising with the device at each step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BadValue(NamedTuple):
     """A value that isn't finite."""
 
     step: int
-    """The optimizer step that it belongs to, from 1."""
+    """Number of the optimizer step, from 1."""
     name: str
     value: float
 
@@ -33,10 +33,10 @@ class BadValue(NamedTuple):
 
 
 class LossWatch:
-    """Keeps the losses since the last look, and looks at all of them at once.
+    """Keeps the losses since the last check, and checks all of them at once.
 
     Args:
-        logged: the values that the running training step has logged so far: watched for NaN where it
+        logged: returns the values that the current training step has logged. They are checked for NaN if the step
             returns no loss, as with manual optimization.
     """
 
@@ -45,16 +45,16 @@ class LossWatch:
         self._kept: list[tuple[int, str, torch.Tensor]] = []
         self._looked_at = time.perf_counter()
         self.found: BadValue | None = None
-        """The first value that wasn't finite, among those looked at so far."""
+        """The first checked value that wasn't finite; None so far."""
         self.is_reported = False
         """Whether the user was warned."""
         self.without_loss = 0
-        """How many steps returned none."""
+        """How many steps returned no loss."""
 
     def add(self, step: int, output: Any) -> None:
-        """Note what a training step returned, as the optimizer step `step` comes."""
+        """Add a training step's result, before optimizer step `step`."""
         loss = output if isinstance(output, torch.Tensor) else _loss_in(output)
-        # On the CPU there is nothing to wait for, and next to never anything to keep.
+        # A finite loss on the CPU is checked at once, without waiting for a device; it needn't be kept.
         if loss is not None and loss.is_cpu and loss.numel() == 1 and isfinite(loss.item()):
             return
         if self.found is not None:
@@ -73,13 +73,13 @@ class LossWatch:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough was kept, or enough time has passed, for a look to be worth its wait."""
+        """Whether enough losses were kept, or enough time has passed, for a check with its synchronisation."""
         if not self._kept:
             return False
         return len(self._kept) >= _CHECK_EVERY or time.perf_counter() - self._looked_at > _CHECK_SECONDS
 
     def look(self) -> BadValue | None:
-        """Return the first value that wasn't finite; waits for the device."""
+        """Return the first value that wasn't finite, or None. Waits for the device."""
         kept, self._kept = self._kept, []
         self._looked_at = time.perf_counter()
         if kept:
@@ -87,7 +87,7 @@ class LossWatch:
             if isfinite(sum(values)):
                 return None
             for (step, name, _), value in zip(kept, values):
-                # Values that are logged in addition to a loss may be infinite.
+                # Logged values other than the loss may be infinite.
                 if math.isnan(value) or (math.isinf(value) and name == _LOSS):
                     self.found = BadValue(step, name, value)
                     break
@@ -98,9 +98,9 @@ class FiniteCheck:
     """Warns of a loss that isn't finite, or ends the run.
 
     Args:
-        losses: keeps the losses until they are looked at.
-        module: the user's.
-        ends_run: look at once, and at the parameters after each step: `terminate_on_nan`.
+        losses: keeps the losses until they are checked.
+        module: the user's module.
+        ends_run: `terminate_on_nan`: check each loss at once, and the parameters after each step.
     """
 
     def __init__(self, losses: LossWatch, module: nn.Module, *, ends_run: bool) -> None:
@@ -109,11 +109,11 @@ class FiniteCheck:
         """Check what a training step returned, before the parameters are stepped along it."""
 
     def _look_at_loss(self, step: int, output: Any) -> None:
-        """Take it up and look.
+        """Add a training step's result and check it at once.
 
         Raises:
-            NonFiniteError: it isn't finite and ends the run; names the value, the step and the first
-                parameter that isn't finite.
+            NonFiniteError: the loss isn't finite. The message names the value, the step and the first parameter that
+                isn't finite.
         """
         self._losses.add(step, output)
         bad = self._losses.look()
@@ -124,10 +124,10 @@ class FiniteCheck:
             raise NonFiniteError(f"terminate_on_nan ends the run: {bad}, which isn't finite; {also}")
 
     def check_parameters(self, step: int) -> None:
-        """Look at the parameters after a step.
+        """Check the parameters after a step.
 
         Raises:
-            NonFiniteError: one isn't finite; names the first and the step.
+            NonFiniteError: a parameter isn't finite. The message names the first one and the step.
         """
         if not all_finite(self._module.parameters()):
             parameter, self._losses.is_reported = first_non_finite(self._module.named_parameters()), True
@@ -137,7 +137,7 @@ class FiniteCheck:
 
 
 def first_non_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """Return the first name whose tensor, as far as this rank has it, isn't finite; "" for none. Waits."""
+    """Return the name of the first tensor with a non-finite element on this rank, or "". Waits for the device."""
     for name, tensor in tensors:
         local = local_part(tensor.detach())
         if not bool(torch.isfinite(local).all()):
@@ -146,11 +146,11 @@ def first_non_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether all are finite, as far as this rank has them; waits for the device once."""
+    """Whether all elements on this rank are finite. Waits for the device once."""
     local = [part for part in (local_part(tensor.detach()) for tensor in tensors) if part.numel()]
     if not local:
         return True
-    # The largest absolute value, and not a sum, which may overflow where nothing is wrong.
+    # Use the maximum norm: a sum of finite values may overflow.
     return isfinite(float(nn.utils.get_total_norm(local, float("inf"))))
 
 

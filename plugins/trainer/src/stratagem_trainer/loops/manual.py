@@ -1,4 +1,4 @@
-"""Batches of a module that runs backward and steps its optimizers itself."""
+"""Manual optimization: the module runs backward and steps its optimizers itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class ManualBatches:
-    """Runs the module's `training_step`, and counts a step where it has stepped an optimizer.
+    """Runs the module's `training_step`, and counts a step if it has stepped an optimizer.
 
     Args:
         state: the stage's objects.
-        steps: does what follows a step.
-        finite: looks at losses.
-        hooks: around each batch.
+        steps: runs checks, schedulers and logging after a step.
+        finite: checks that losses are finite.
+        hooks: hooks called around each batch.
 
     Attributes:
-        optimizers: for the module.
+        optimizers: the optimizers that the module gets.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ManualBatches:
         )
 
     def run(self, batch: Any, idx: int, divisor: float, is_last: bool) -> None:
-        """Run a batch; a module that optimizes manually accumulates itself, so that each batch ends a window."""
+        """Run a batch. Each batch ends a window, since the module accumulates gradients itself."""
         state, progress = self._state, self._state.progress
         self._stepped = set()
         outputs = state.prepared.manual_step("training_step", batch, idx)
@@ -60,7 +60,7 @@ class ManualBatches:
 
 
 def _mentions(kind: type, name: str) -> bool:
-    """Whether a method that a user's class defines calls something of this name."""
+    """Whether a method of a user's class refers to this name."""
     own = (each for each in kind.__mro__ if not each.__module__.startswith(("stratagem_trainer.", "torch.")))
     methods = (value for each in own for value in vars(each).values() if isfunction(value))
     return any(name in method.__code__.co_names for method in methods)

@@ -1,4 +1,4 @@
-"""`ManualOptimizer`: an optimizer as a module gets it that optimizes manually."""
+"""`ManualOptimizer`: the optimizer that a module with manual optimization gets."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class ManualOptimizer:
-    """One optimizer, stepped through the strategy and the precision.
+    """Wraps an optimizer, and steps it through the strategy and the precision.
 
-    Attributes other than its own are the wrapped optimizer's.
+    All other attributes are those of the wrapped optimizer.
 
     Args:
-        runtime: live.
-        prepared: has the optimizer.
-        hooks: of callbacks and the module.
-        index: of the optimizer.
+        runtime: the live runtime.
+        prepared: the `Prepared` that has the optimizer.
+        hooks: hooks of callbacks and the module.
+        index: index of the optimizer.
         on_step: called with the index after a step that was applied.
     """
 
@@ -46,10 +46,11 @@ class ManualOptimizer:
         self.optimizer = prepared.optimizers[index]
 
     def step(self, closure: Callable[[], Any] | None = None) -> bool:
-        """Step; False when it was skipped. Collective.
+        """Step the optimizer; return False if the step was skipped. Collective.
 
         Args:
-            closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
+            closure: evaluates the loss, runs backward and returns the loss. The optimizer gets the loss's mean over
+                ranks.
         """
         self._call_before_step(has_gradients=closure is None)
         applied, _ = self._session.step(self._prepared, self.index, closure)
@@ -64,7 +65,7 @@ class ManualOptimizer:
             tell_before_step(self._before_step, self._prepared, self.index, has_gradients=has_gradients)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of its parameters, or fill them with zeros where `set_to_none` is False."""
+        """Set the gradients of the optimizer's parameters to None, or to zero if `set_to_none` is False."""
         for before in self._before_zero_grad:
             before(self.optimizer)
         drop_gradients(self._prepared, self.index, set_to_none)
@@ -73,17 +74,17 @@ class ManualOptimizer:
         return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
 
     def clip(self, *, max_norm: float | None = None, max_value: float | None = None) -> torch.Tensor | None:
-        """Limit its gradients; returns the norm before, when `max_norm` is given. Collective."""
+        """Clip the optimizer's gradients; with `max_norm`, return their norm before clipping. Collective."""
         self._prepared.complete_gradients(self.index)
         return self._prepared.clip(self.index, Clipping(max_norm, max_value))
 
     def average_gradients(self) -> None:
-        """Average its gradients over ranks, before a step with those that the module assigned. Collective."""
+        """Average the gradients over ranks, before a step with gradients that the module assigned. Collective."""
         self._prepared.average_gradients(self.index)
 
     @contextmanager
     def only_its_gradients(self) -> Iterator[None]:
-        """A context in which only its parameters require gradients."""
+        """Let only this optimizer's parameters require gradients. A context manager."""
         own = {id(parameter) for parameter in self._own()}
         others = [
             p for p in self._prepared.original_module.parameters() if p.requires_grad and id(p) not in own

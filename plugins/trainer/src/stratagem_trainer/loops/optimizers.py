@@ -1,4 +1,4 @@
-"""What `configure_optimizers` may return, read into optimizers and schedulers."""
+"""Convert the result of `configure_optimizers` into optimizers and schedulers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Schedule:
 
     scheduler: Any
     optimizer: int
-    """Which optimizer's rates it sets."""
+    """Index of the optimizer whose learning rates it sets."""
     interval: str = "epoch"
     """"step" or "epoch"."""
     frequency: int = 1
     monitor: str | None = None
-    """The metric that its `step` takes, as ReduceLROnPlateau's does."""
+    """Name of the metric that its `step` takes, as ReduceLROnPlateau's does."""
     strict: bool = True
-    """Whether it is an error that the metric wasn't logged; otherwise there is a warning, and no step."""
+    """Whether a metric that wasn't logged is an error. If False, it is a warning, and the step is skipped."""
     reduce_on_plateau: bool = False
-    """Whether its `step` takes the metric, which is seen from the scheduler, too."""
+    """Whether its `step` takes the metric, even if that can't be seen from the scheduler."""
     name: str | None = None
-    """What `LearningRateMonitor` logs its rates as."""
+    """The name under which `LearningRateMonitor` logs its learning rates."""
     hook: Callable[[Any, Any], None] | None = None
     """The module's own `lr_scheduler_step`."""
 
@@ -78,7 +78,7 @@ class Schedule:
 
 
 class NoOptimizer(Optimizer):
-    """Changes nothing: what a fit without optimizers steps."""
+    """An optimizer that changes nothing, for a fit without optimizers."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # returns nothing, without overloads
         """Do nothing."""
@@ -87,17 +87,17 @@ class NoOptimizer(Optimizer):
 def read_optimizers(
     module: Any, settings: TrainerSettings | None = None, configure: Callable[[], Any] | None = None
 ) -> tuple[list[Optimizer], list[Schedule]]:
-    """Call `configure_optimizers` and sort what it returns.
+    """Call `configure_optimizers`, and return its optimizers and schedulers.
 
     Args:
         module: the user's `Module`.
-        settings: whose limits a scheduler must be able to be stepped within.
-        configure: called in the place of the module's `configure_optimizers`.
+        settings: the trainer's settings; a scheduler must be due at least once within their limits.
+        configure: called instead of the module's `configure_optimizers`.
 
     Raises:
-        ConfigError: it returned something else than an optimizer, several, a dict, or
-            ([optimizers], [schedulers]); or a scheduler that would never be stepped, or sets the rates of
-            an optimizer that isn't returned, or lacks its metric's name.
+        ConfigError: the result isn't an optimizer, several, a dict, or ([optimizers], [schedulers]). Or a scheduler
+            would never be stepped, sets the learning rates of an optimizer that isn't returned, or lacks the name of
+            its metric.
     """
     returned = (configure or module.configure_optimizers)()
     if returned is None:
@@ -139,7 +139,7 @@ def read_optimizers(
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether its `step` can't do without a closure, as LBFGS's."""
+    """Whether the optimizer's `step` requires a closure, as LBFGS's does."""
     closure = signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is Parameter.empty
 

@@ -1,4 +1,4 @@
-"""What a training step returned, as hooks get it."""
+"""Convert the result of a training step for hooks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stratagem import LossSum
 
 
 def seen_by_hooks(returned: Any) -> Any:
-    """Return a dict with "loss" and what else the step returned, without its graph; None where that was returned.
+    """Return a dict with "loss" and the step's other outputs, detached; None if the step returned None.
 
-    Of a `LossSum`, that is the sum and its "weight".
+    For a `LossSum` the dict has the sum as "loss", and "weight".
     """
     if isinstance(returned, torch.Tensor):
         return {"loss": returned.detach()}

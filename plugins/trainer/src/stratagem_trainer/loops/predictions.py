@@ -1,4 +1,4 @@
-"""Predictions of several ranks, back in the order of the data."""
+"""Merge the predictions of several ranks in the order of the data."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def in_order(data: EvalLoader, parts: list[list[Any]], *, warns: bool) -> list[A
     """Return all ranks' predictions in the order of the data.
 
     Args:
-        data: whose batches they are of.
+        data: the loader whose batches were predicted.
         parts: by rank, the predictions of its batches that counted.
-        warns: whether this process warns where they can't be put in order; one of the run's is enough.
+        warns: whether this process warns if they can't be put in order; only one process of the run should.
 
     Returns:
-        What one rank with this loader would have predicted, as `merge_predictions` describes. Of a loader that was
-        left as it is: rank 0's predictions, then rank 1's, and so on.
+        The predictions as one rank with this loader would have made them, as `merge_predictions` describes. For a
+        loader that isn't shared among ranks: rank 0's predictions, then rank 1's, and so on.
     """
     sizes = data.sizes(parts)
     if sizes is None:

@@ -1,4 +1,4 @@
-"""Stepping the learning rate schedulers that are due, alike on all ranks."""
+"""Step the learning rate schedulers that are due, in the same way on all ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def step_schedules(
     stepped: Collection[int] | None = None,
     takes_metric: bool | None = None,
 ) -> None:
-    """Step what is due after `count` steps or epochs. Collective where a scheduler takes a metric.
+    """Step the schedulers that are due after `count` steps or epochs. Collective if a scheduler takes a metric.
 
     Args:
         state: the stage's objects.
         interval: "step" or "epoch".
-        count: how many there were.
-        stepped: the optimizers that were stepped; all where None.
-        takes_metric: only schedulers that take a metric, or only the others; all where None.
+        count: number of steps or epochs so far.
+        stepped: indices of the optimizers that were stepped; None for all.
+        takes_metric: True steps only schedulers that take a metric, False only the others, None all.
 
     Raises:
         ConfigError: (on every rank) a scheduler's metric wasn't logged.
@@ -46,7 +46,7 @@ def step_schedules(
 
 
 def _agreed_metrics(state: StageState, due: Sequence[Schedule]) -> dict[str, float]:
-    """Return rank 0's values. Values that aren't reduced would give each rank another learning rate."""
+    """Return rank 0's values of the metrics. Unreduced values would give each rank another learning rate."""
     if not any(schedule.takes_metric for schedule in due):
         return {}
     metrics: dict[str, float] = state.runtime.collectives.broadcast(state.metrics.latest())

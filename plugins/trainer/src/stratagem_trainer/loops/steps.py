@@ -1,4 +1,4 @@
-"""`OptimizerSteps`: what comes after the last backward of a window of micro-batches."""
+"""`OptimizerSteps`: steps the optimizers after the last backward of a window of micro-batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OptimizerSteps:
 
     Args:
         state: the stage's objects.
-        finite: looks at losses and parameters.
+        finite: checks that losses and parameters are finite.
     """
 
     def __init__(self, state: StageState, finite: FiniteCheck) -> None:
@@ -36,20 +36,20 @@ class OptimizerSteps:
         ]
         self._poll = state.runtime.session.checkpointer.poll
         self._after_step = state.guard.after_step if state.guard.is_active else None
-        # Not a call per step where there is nothing to do.
+        # Avoid a call per step if there is nothing to do.
         self._does_more = finite.ends_run or self._after_step is not None or bool(state.schedules)
         self._batch_idx: int
 
     def step(
         self, batch_idx: int, outputs: Any = None, evaluate: Callable[[LoopOptimizer], Any] | None = None
     ) -> None:
-        """Step the optimizers, drop their gradients, and do what follows a step.
+        """Step the optimizers, drop their gradients, and run checks, schedulers and logging.
 
         Args:
-            batch_idx: of the window's last batch.
-            outputs: what `training_step` returned for it, where gradients are there.
-            evaluate: evaluates the loss for an optimizer that does so itself, clips its gradients, and returns the
-                loss; None where gradients are there.
+            batch_idx: index of the window's last batch.
+            outputs: the result of `training_step` for that batch, if gradients are computed already.
+            evaluate: for optimizers that call a closure: evaluates the loss, clips the gradients, and returns the
+                loss. None if gradients are computed already.
         """
         epoch, self._batch_idx = self._progress.epoch, batch_idx
         for optimizer in self.optimizers:
@@ -65,14 +65,14 @@ class OptimizerSteps:
             self.finish([optimizer.index for optimizer in self.optimizers if optimizer.was_called])
 
     def zero_grad(self, optimizer: LoopOptimizer) -> None:
-        """Drop the gradients of an optimizer, as the module does it."""
+        """Drop the gradients of an optimizer by the module's `optimizer_zero_grad`."""
         self._module_drops(self._progress.epoch, self._batch_idx, optimizer)
 
     def finish(self, stepped: Collection[int]) -> None:
-        """Do what follows a step that was counted: checks, schedulers, the log.
+        """Run checks, schedulers and logging after a counted step.
 
         Args:
-            stepped: the optimizers whose schedulers are due.
+            stepped: indices of the optimizers that were stepped, and whose schedulers may be due.
         """
         step = self._progress.step
         if self._does_more:

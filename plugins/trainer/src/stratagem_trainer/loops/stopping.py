@@ -1,4 +1,4 @@
-"""What ends a fit."""
+"""`Stop`: decides when a fit ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Stop:
-    """The limits of epochs, steps and time, and requests to stop. The time begins when this is made.
+    """Checks the limits of epochs, steps and time, and requests to stop. Time counts from its construction.
 
     Args:
-        state: of the fit.
+        state: the fit's objects.
     """
 
     def __init__(self, state: StageState) -> None:
@@ -27,21 +27,21 @@ class Stop:
         self._deadline = None if limit is None else time.monotonic() + limit
 
     def is_fit_over(self) -> bool:
-        """Whether no further epoch begins. Collective where there is a `max_time`."""
+        """Whether no further epoch begins. Collective if there is a `max_time`."""
         epochs = self._epochs
         return (epochs is not None and self._state.progress.epoch >= epochs) or self.is_due()
 
     def is_due(self) -> bool:
-        """Whether no further step is made. Collective where there is a `max_time`."""
-        # In each step: what has no limit isn't asked for.
+        """Whether no further step is made. Collective if there is a `max_time`."""
+        # This runs in each step: return early if there is no limit.
         if self._deadline is None and not self._state.should_stop:
             return self._steps is not None and self._is_last_step()
         return self.is_heard() or self._is_last_step()
 
     def is_heard(self) -> bool:
-        """Whether a request, or `max_time`, ends the fit here. Collective where there is a `max_time`.
+        """Whether a request or `max_time` ends the fit here. Collective if there is a `max_time`.
 
-        Ranks' clocks may differ.
+        The ranks' clocks may differ, so they agree on the time.
         """
         state = self._state
         if self._deadline is not None and not state.should_stop:

@@ -35,9 +35,9 @@ class FitLoop:
         state: the stage's objects.
         data: training and validation batches.
         validate: runs a validation; None where there is none.
-        data_state: of a resumed checkpoint: where its loaders were.
-        resume: called once to restore random number generators: before the first epoch begins, or, within an
-            epoch that was begun, when its iterator exists; None where nothing is resumed.
+        data_state: the loaders' positions in a resumed checkpoint.
+        resume: called once to restore random number generators: before the first epoch starts, or, if an epoch is
+            resumed in its middle, after its iterator is created. None if nothing is resumed.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FitLoop:
         """Run until max_epochs or max_steps is reached, or the run is asked to stop."""
         while not self._stop.is_fit_over() or self._is_unfinished():
             self.run_epoch()
-        self._restore_generators()  # where it was over already when it was resumed
+        self._restore_generators()  # if the resumed run had no epoch left
 
     def run_epoch(self) -> None:
         """Run one epoch, or what is left of one that is resumed."""
@@ -94,13 +94,13 @@ class FitLoop:
                 if self._ends_after_step():
                     break
         self.metrics.end_steps()
-        # An epoch that is stopped on the way is resumed later, unless the policy ends it here.
+        # An epoch that is stopped in its middle is resumed later, unless the policy ends it here.
         is_whole = not self._is_stopped or state.batch_idx == state.num_train_batches
         if is_whole or self._policy.ends_cut_epoch(state.batch_idx):
             self._end_epoch(is_cut=hooks.skips_epoch or not is_whole)
 
     def _numbered(self, batches: Iterator[Any]) -> Iterator[NumberedBatch]:
-        """Yield the micro-batches that are left with their indices, as callbacks let them through."""
+        """Yield the remaining micro-batches with their indices; callbacks may replace them."""
         state = self.state
         numbered: Iterator[NumberedBatch] = enumerate(
             micro_batches(state, self.data, batches), state.batch_idx
@@ -110,21 +110,21 @@ class FitLoop:
         return numbered
 
     def _begin_epoch(self) -> Iterator[Any]:
-        """Return the batches that are left; afterwards `_is_stopped` says whether none is to be trained on."""
+        """Return the remaining batches. Afterwards `_is_stopped` is True if none may be trained on."""
         progress = self.progress
         self.module.train()
         self._hooks.skips_epoch = False
         is_begun = progress.batch > 0
         if not is_begun:
-            # The iterator and on_train_epoch_start draw random numbers, and belong to the epoch: a run that stops
-            # here saves what was before them, as the checkpoint of an epoch's end does.
+            # Restore before the iterator and on_train_epoch_start, which draw random numbers of this epoch. A run
+            # that stops here saves the generators before these draws, as a checkpoint at an epoch's end does.
             self._restore_generators()
             self._pass_boundary()
         batches = self._batches_of_epoch()
         if not is_begun:
             self.state.hooks("on_train_epoch_start")
         self.state.batch_idx = progress.batch
-        # In a resumed run, the one that the checkpoint didn't wait for.
+        # A resumed run may still have to run the validation for which its checkpoint didn't wait.
         self._validations.run_if_due()
         self._is_stopped = self._stop.is_due()
         if is_begun:
@@ -132,10 +132,10 @@ class FitLoop:
         return batches
 
     def _ends_after_step(self) -> bool:
-        """Do what comes between two steps; whether the epoch ends here.
+        """Do the work between two steps; return whether the epoch ends here.
 
         Raises:
-            StopNow: the run is to save and to end.
+            StopNow: the run must save and stop.
         """
         self.metrics.end_late()
         self._pass_boundary()
@@ -159,7 +159,7 @@ class FitLoop:
             self._validations.count_batches(self.data.num_train_batches)
         batches = self.data.train.epoch(self.progress.epoch, self.progress.batch, data_state)
         iterator = iter(on_device(self.state, batches))
-        self._restore_generators()  # of an epoch that was begun before: after what making its iterator draws
+        self._restore_generators()  # for an epoch resumed in its middle: after the iterator's draws
         return iterator
 
     def _restore_generators(self) -> None:
@@ -169,7 +169,7 @@ class FitLoop:
             resume()
 
     def _is_unfinished(self) -> bool:
-        """Whether a resumed checkpoint was written before a validation or an epoch's end that are still due."""
+        """Whether a validation or an epoch's end is still due after the resumed checkpoint."""
         batch = self.progress.batch
         return batch > 0 and (self._validations.is_due() or batch == self.state.num_train_batches)
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class ValidationTimes:
-    """After a number of batches, or at the end of epochs, as the settings say.
+    """Decides when a fit validates: after a number of batches, or at the end of epochs.
 
     Args:
-        settings: the trainer's.
-        progress: of the run.
-        num_batches: of a training epoch, where known.
+        settings: the trainer's settings.
+        progress: the run's progress.
+        num_batches: number of batches in a training epoch; None if unknown.
 
     Raises:
         ConfigError: the interval is longer than an epoch.
@@ -37,11 +37,11 @@ class ValidationTimes:
         ) // self._interval
 
     def is_due_at_the_end(self) -> bool:
-        """Whether the end of this epoch is to be validated, and wasn't yet."""
+        """Whether a validation is due at the end of this epoch and hasn't run yet."""
         return not self._interval and self._is_epoch() and self._progress.validated != self._progress.batch
 
     def is_due_at_a_stop(self) -> bool:
-        """Whether an epoch that is cut short here is to be validated, and wasn't yet."""
+        """Whether a validation is due if the epoch stops early here, and hasn't run yet."""
         return self._is_epoch() and self._progress.validated != self._progress.batch
 
     def _is_epoch(self) -> bool:

@@ -1,4 +1,4 @@
-"""`Validations`: those within a fit."""
+"""`Validations`: the validations within a fit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Validations:
-    """Validates when that is due.
+    """Runs the validations that are due.
 
     Args:
         state: the stage's objects.
-        validate: runs a validation; None where the fit has none.
-        num_batches: of a training epoch, where known.
+        validate: runs a validation; None if the fit has none.
+        num_batches: number of batches in a training epoch; None if unknown.
 
     Raises:
         ConfigError: `val_check_interval` is longer than an epoch.
@@ -32,24 +32,24 @@ class Validations:
         self.count_batches(num_batches)
 
     def count_batches(self, num_batches: int | None) -> None:
-        """Say how many batches a training epoch has from here on."""
+        """Set the number of batches of a training epoch from here on."""
         if self._validate is not None:
             self._times = ValidationTimes(self._state.settings, self._state.progress, num_batches)
 
     def is_due(self) -> bool:
-        """Whether one is due between two steps."""
+        """Whether a validation is due between two steps."""
         return self._times is not None and self._times.is_due()
 
     def run_if_due(self) -> None:
-        """Validate between two steps, where that is due. Collective."""
+        """Validate between two steps if that is due. Collective."""
         if self.is_due():
             self._run()
 
     def run_at_an_end(self, is_stop: bool) -> None:
-        """Validate at the end of an epoch, where that is due. Collective.
+        """Validate at the end of an epoch if that is due. Collective.
 
         Args:
-            is_stop: whether the epoch ends by a stop, at which all is validated that wasn't yet.
+            is_stop: whether the epoch ends by a stop. Then batches that weren't validated yet make it due.
         """
         times = self._times
         if times is not None and (times.is_due_at_a_stop() if is_stop else times.is_due_at_the_end()):
@@ -58,7 +58,7 @@ class Validations:
     def _run(self) -> None:
         assert self._validate is not None
         if self._is_first:
-            # The first figures that are looked at are of a model that ranks agree on.
+            # Compare the ranks' models before the first metrics are reported.
             self._state.guard.compare_last_steps("before the first validation")
             self._is_first = False
         self._validate()

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from stratagem_trainer.stage.state import StageState
 
 Window = tuple[int, Iterable[Any]]
-"""How many batches an optimizer step has, and these batches."""
+"""Number of batches of an optimizer step, and these batches."""
 MicroBatch = tuple[Any, float, bool]
-"""A batch, by what its loss is divided, and whether it is the last one of its optimizer step."""
+"""A batch, the divisor of its loss, and whether it is the last one of its optimizer step."""
 NumberedBatch = tuple[int, MicroBatch]
-"""With its index within the epoch."""
+"""A micro-batch with its index within the epoch."""
 
 
 def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead: bool) -> Iterator[Window]:
-    """Yield the batches of each optimizer step, and how many they are.
+    """Yield the number of batches of each optimizer step, and the batches.
 
-    The last one may have fewer: its gradients are divided by their number, and reduced over ranks with its
-    last batch. So the number must be known with the window's first batch.
+    The last step of an epoch may have fewer batches. Their number must be known at the step's first batch: losses are
+    divided by it, and gradients are reduced over ranks with the last batch.
 
     Args:
-        batches: what is left of an epoch.
+        batches: the remaining batches of an epoch.
         size: batches per optimizer step.
-        limit: read at most this many; None reads all.
-        read_ahead: read a whole window before its first batch is used, where their number isn't
-            known for sure. Otherwise `limit` is their exact number, and batches are read one by one.
+        limit: maximum number of batches to read; None reads all.
+        read_ahead: read all batches of a step before the first is used, if the epoch's number of batches isn't
+            certain. If False, `limit` is the exact number, and batches are read one by one.
     """
     if read_ahead or limit is None:
         limited = islice(batches, limit)
@@ -45,16 +45,16 @@ def windows(batches: Iterator[Any], size: int, limit: int | None, *, read_ahead:
 
 
 def micro_batches(state: StageState, data: FitData, iterator: Iterator[Any]) -> Iterator[MicroBatch]:
-    """Yield what is left of an epoch, of whose batches `iterator` gives those that weren't trained on.
+    """Yield the remaining micro-batches of an epoch from the batches in `iterator`.
 
     Raises:
-        DataError: the loader gave fewer than it said.
+        DataError: the loader yielded fewer batches than its length.
     """
     if state.micro_batches == 1:
         for batch in islice(iterator, _limit(state, data.train)):
             yield batch, 1, True
         return
-    # A closure evaluates a whole window, which must be there then.
+    # A closure evaluates a whole window, so all of its batches must have been read.
     read_ahead = not data.train.has_exact_length or state.wants_closure
     limit = _limit(state, data.train)
     for size, window in windows(iterator, state.micro_batches, limit, read_ahead=read_ahead):
@@ -72,7 +72,7 @@ def micro_batches(state: StageState, data: FitData, iterator: Iterator[Any]) -> 
 
 
 def _limit(state: StageState, data: AnyTrainData) -> int | None:
-    """How many batches are left at most; None where a loader whose length is a guess ends where it ends."""
+    """Return the maximum number of remaining batches; None if the loader's length is only a guess."""
     limit = state.num_train_batches
     if limit is None or (not data.has_exact_length and state.settings.limit("train") is None):
         return None
