@@ -1,4 +1,4 @@
-"""`Accumulator`: one logged value over an epoch or an evaluation, summed wide enough to be right."""
+"""`Accumulator`: accumulates one logged value over an epoch or an evaluation, in a wide dtype."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Value = Union[float, torch.Tensor]
 
 
 class Accumulator:
-    """Adds values up without waiting for the device, and keeps none of the tensors that it was given.
+    """Accumulates values without waiting for the device, and keeps none of the tensors that it is given.
 
     Sums are float64, whatever the values' dtype, and float32 on a device without float64 (mps): in
     bfloat16, 256 + 1 is 256.
 
     Args:
         op: mean, sum, min or max.
-        total: what was added up before: the sum, least or largest, not the mean.
-        weight: samples behind it, or what else means are weighted by.
+        total: the accumulated sum, minimum or maximum so far; for a mean, the weighted sum.
+        weight: number of samples so far, or another weight of the mean.
     """
 
     __slots__ = ("op", "total", "weight")
@@ -68,7 +68,7 @@ class Accumulator:
         return float(self.weight.item()) if isinstance(self.weight, torch.Tensor) else self.weight
 
     def state(self) -> list[Any]:
-        """What makes an equal `Accumulator`; waits for the device."""
+        """Return the arguments that construct an equal `Accumulator`. Waits for the device."""
         return [self.op, as_float(self.total), self._known_weight()]
 
 

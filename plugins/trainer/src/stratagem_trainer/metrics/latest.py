@@ -1,4 +1,4 @@
-"""`LatestValues`: the latest value of each key that was logged, and who gets it."""
+"""`LatestValues`: the latest value of each logged key, and whether loggers and the progress bar get it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LatestValues:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Put the values back at the end of the block, whatever was logged within it."""
+        """Restore the values at the end, whatever is logged meanwhile. A context manager."""
         before = dict(self.values)
         try:
             yield
@@ -47,17 +47,17 @@ class LatestValues:
             self.values = before
 
     def all(self) -> dict[str, float]:
-        """Each key's; waits for the device."""
+        """Return the latest value of each key. Waits for the device."""
         found = dict(zip(self.values, as_floats(list(self.values.values()))))
         self.values = {**found}
         return found
 
     def logged(self) -> dict[str, float]:
-        """Those of keys that loggers get; waits for the device."""
+        """Return the latest values of the keys that loggers get. Waits for the device."""
         return {name: value for name, value in self.all().items() if name not in self.unlogged}
 
     def on_bar(self) -> dict[str, float]:
-        """Those of keys that were logged with `prog_bar`; waits for the device."""
+        """Return the latest values of the keys that were logged with `prog_bar`. Waits for the device."""
         names = [name for name in self._on_bar if name in self.values]
         return dict(zip(names, as_floats([self.values[name] for name in names])))
 

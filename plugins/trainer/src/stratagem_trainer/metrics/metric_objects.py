@@ -1,4 +1,4 @@
-"""Metric objects, as torchmetrics has them: their states over ranks, in checkpoints, and kept aside."""
+"""Metric objects of torchmetrics: reduce their states over ranks, and save and restore them."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def objects_in(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def named_values(values: Any) -> Iterable[tuple[str, Any]]:
-    """Return what a mapping has; of a MetricCollection its metric objects, under the names it gives them."""
+    """Return the items of a mapping; of a MetricCollection its metric objects, by the collection's names."""
     library = sys.modules.get("torchmetrics")
     if library is not None and isinstance(values, library.MetricCollection):
-        # Those that share states are brought up to date by this.
+        # This also updates metric objects that share states.
         return list(values.items(keep_base=False, copy_state=False))
     return list(values.items())
 
 
 def value_of_step(name: str, metric: Any) -> torch.Tensor:
-    """Return what a metric object made of this step's batch, a tensor without dims.
+    """Return a metric object's value of this step's batch, a 0-dim tensor.
 
     Raises:
-        LoggingError: it has no such value, or it is no number.
+        LoggingError: the metric object has no such value, or the value isn't a number.
     """
     value = value_of_batch(metric)
     if value is None:
@@ -77,16 +77,16 @@ def refuse_unless_scalar(name: str, value: Any) -> None:
 
 
 def path_in(module: nn.Module, metric: nn.Module, name: str, given: str | None) -> str:
-    """Return where in the module a logged metric object is.
+    """Return the path of a logged metric object within the module.
 
     Args:
-        module: the user's.
-        metric: what was logged.
-        name: by which it was logged.
-        given: the path that the user gave.
+        module: the user's module.
+        metric: the logged metric object.
+        name: the name under which it was logged.
+        given: the path that the user gave; None if there is none.
 
     Raises:
-        LoggingError: it isn't there.
+        LoggingError: the metric object isn't at that path, or not in the module.
     """
     found = [path for path, each in objects_in(module).items() if each is metric]
     if not found or (given is not None and given not in found):
@@ -125,11 +125,11 @@ def put_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
 
 @contextmanager
 def states_kept(module: nn.Module, only_after_error: bool = False) -> Iterator[None]:
-    """Whatever updates the module's metric objects meanwhile, they are as before afterwards.
+    """Restore the states of the module's metric objects at the end. A context manager.
 
     Args:
-        module: whose metric objects they are.
-        only_after_error: where this is left without an error, they stay as they have become.
+        module: the module that has the metric objects.
+        only_after_error: restore them only if the context is left by an error.
     """
     kept = {
         path: (_copied(_states(each)), count_of_updates(each)) for path, each in objects_in(module).items()
@@ -149,12 +149,12 @@ def computed(
 ) -> dict[str, tuple[str, float]]:
     """Compute logged metric objects over all ranks, and reset them. Collective, also for a rank that has none.
 
-    All states travel in one message. A rank that logged nothing finds the objects in its module by the paths
-    that others tell.
+    All states are sent in one message. A rank that logged nothing finds the objects in its module by the paths that
+    the other ranks send.
 
     Args:
-        objects: by name, as logged on this rank, each with the key under which its value comes out.
-        module: whose attributes they are.
+        objects: name → metric object logged on this rank, with the key of its value.
+        module: the module that has the metric objects.
         collectives: of the ranks that read different batches.
 
     Returns:
@@ -191,13 +191,13 @@ def _scalar(name: str, value: Any) -> float:
 
 @contextmanager
 def _merged(metric: nn.Module, path: str, ranks: list[States]) -> Iterator[None]:
-    """Give a metric object, and those within it, the states of all ranks; afterwards they have their own."""
+    """Give a metric object and those within it the merged states of all ranks; restore their own afterwards."""
     kept: list[tuple[nn.Module, dict[str, Any], int]] = []
     for inner, each in metric.named_modules(prefix=path):
         if not is_metric_object(each):
             continue
         own = _states(each)
-        # A rank without updates has the states that it began with.
+        # A rank without updates still has its initial states, and sends none.
         there = [rank[inner] for rank in ranks if inner in rank]
         if there:
             reductions = reductions_of(each)
@@ -224,7 +224,7 @@ def _reduced(values: list[Any], reduction: Any) -> Any:
 
 @contextmanager
 def _by_itself(metric: nn.Module) -> Iterator[None]:
-    """Let a metric object, and those within it, compute without asking other ranks."""
+    """Let a metric object and those within it compute without communicating with other ranks."""
     inner = list(objects_in(metric).values())
     kept = [each.distributed_available_fn for each in inner]
     for each in inner:

@@ -1,7 +1,7 @@
-"""Bringing a trained module's state from the workers into the module of the launching process.
+"""Copy a trained module's state from the workers into the module of the launching process.
 
-It goes through a folder of the launching process's machine, written by stratagem-checkpoint's
-whatever the run's is: one that encrypts, or keeps its files elsewhere, has no part in this.
+The state goes through a folder on the launching process's machine. stratagem-checkpoint's `DirectoryCheckpointer`
+always writes it, even if the run's checkpointer is another one that encrypts, or stores files elsewhere.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _UNTRAINED: WeakKeyDictionary[nn.Module, _Untrained] = WeakKeyDictionary()
 class _Untrained:
     reason: str
     versions: tuple[tuple[int, int], ...]
-    """Of its parameters and buffers: loading something into them changes it."""
+    """Version counters of its parameters and buffers, which change if values are loaded."""
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where workers leave the state of a module that the launching process has, too."""
+    """Where workers write the state of a module that the launching process also has."""
 
     path: str
     names: frozenset[str]
-    """Of all tensors in the module's state."""
+    """Names of all tensors in the module's state."""
 
 
 @contextmanager
 def destination(module: Any) -> Iterator[Destination | None]:
-    """Make a folder for the state of `module`, removed at the end; None where it is made in each worker.
+    """Create a folder for the state of `module`, removed at the end; None if each worker constructs the module.
 
-    Those of processes that were killed go, too.
+    Also removes such folders of processes that were killed.
     """
     if not isinstance(module, nn.Module):
         yield None

@@ -1,4 +1,4 @@
-"""`LastStage`: what a stage leaves in the process that launched it."""
+"""`LastStage`: the results of a stage that the launching process keeps."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from stratagem_trainer.stage.progress import Progress
 
 @dataclass(frozen=True)
 class LastStage:
-    """What a trainer says of its last stage; picklable, and rank 0's."""
+    """A trainer's attributes after its last stage, from rank 0; picklable."""
 
     stage: str | None = None
     """"fit", "validate", "test" or "predict"; None before the first."""
     status: str = "initializing"
-    """Or "finished" or "interrupted"."""
+    """ "initializing", "finished" or "interrupted"."""
     progress: Progress = field(default_factory=Progress)
     latest: dict[str, float] = field(default_factory=dict)
     """The latest values of all that was logged."""
     logged: dict[str, float] = field(default_factory=dict)
-    """Of what loggers got."""
+    """The latest values that loggers got."""
     on_bar: dict[str, float] = field(default_factory=dict)
-    """Of what was logged with `prog_bar`."""
+    """The latest values that were logged with `prog_bar`."""
     train_batches: int | None = None
-    """Per epoch and rank, where known."""
+    """Training batches per epoch and rank; None if unknown."""
     eval_batches: dict[str, list[int | None]] = field(default_factory=dict)
     """Stage → batches per rank of each loader, where known."""
     run_dir: str | None = None
