@@ -24,7 +24,7 @@ class NotApplicable(Exception):  # noqa: N818  # no error: the check has nothing
 
 @dataclass(frozen=True)
 class Check:
-    """A function `check_xxx(subject)` that returns, or raises where the claim doesn't hold."""
+    """A function `check_xxx(subject)` that raises if its claim doesn't hold."""
 
     name: str
     """Name of the check, such as "parity": the function's name without `check_`."""
@@ -35,11 +35,11 @@ class Check:
     needs: frozenset[str] = frozenset()
     """Names from `FEATURES`; where the component declares fewer, the check is skipped by name."""
     world_sizes: tuple[int, ...] = ALL_SIZES
-    """At which it says something."""
+    """World sizes at which the check is meaningful."""
     in_worker: bool = False
-    """It computes, and so is run in another process than the one that asks."""
+    """Whether it computes, and so runs in another process than the caller."""
     theme: str = field(default="", compare=False)
-    """Name of the file that it is in."""
+    """Name of the check's file."""
 
 
 @overload

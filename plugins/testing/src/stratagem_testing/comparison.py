@@ -1,4 +1,4 @@
-"""How far tensors of two trainings are apart."""
+"""Distances between tensors of two trainings."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def furthest(
     names: Iterable[str] | None = None,
     measure: Measure = rms_difference,
 ) -> tuple[float, str]:
-    """Return the largest distance of a tensor, in parts of what is allowed, and the tensor's name.
+    """Return the largest distance of a tensor relative to the allowed one, and the tensor's name.
 
     Args:
         ours: name → tensor.
         theirs: the same, with at least these names.
-        allowed: returns how far a tensor may be apart; any difference is infinitely far if that is 0.
+        allowed: returns the allowed distance of a tensor; if it is 0, any difference is infinite.
         names: of the tensors; by default all of `ours`.
         measure: of the distance.
 

@@ -22,11 +22,11 @@ from stratagem_testing.strategies import STRATEGY_CHECKS
 
 
 class Contract:
-    """Base of all contracts: a test for each check, at each world size at which it says something."""
+    """Base of all contracts: a test for each check, at each world size at which the check is meaningful."""
 
     checks: ClassVar[tuple[Check, ...]] = ()
     world_sizes: ClassVar[tuple[int, ...]] = (1,)
-    """Narrow it to save time."""
+    """World sizes to test; fewer save time."""
 
     @pytest.fixture
     def subject(self) -> Any:
@@ -34,7 +34,7 @@ class Contract:
         raise NotImplementedError(f"{type(self).__qualname__} has no fixture `subject`: override it")
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make a test of each check."""
+        """Generate a test for each check."""
         if "check" not in metafunc.fixturenames:
             return
         metafunc.parametrize(

@@ -1,4 +1,4 @@
-"""What `stratagem diff` says of a recipe that a strategy trains to other numbers than one process does."""
+"""Explains, with `stratagem diff`, where a strategy's training of a recipe first differs from one process's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Recording(Callback):
         options: fields of `stratagem_diff.RecordOptions`.
     """
 
-    order = 200  # after what loads weights
+    order = 200  # after callbacks that load weights
 
     def __init__(self, folder: str, submodule: str = "", **options: Any) -> None:
         self._folder, self._submodule, self._options = folder, submodule, RecordOptions(**options)
@@ -66,7 +66,7 @@ def with_cause(found: Comparison) -> str:
 def naming_first_difference(
     subject: StrategySubject, recipe: Recipe, plain: Recipe, train: Callable[..., Any]
 ) -> Iterator[None]:
-    """Let a failure end with the first place where two trainings differ.
+    """Append to a failure's message the first place where two trainings differ.
 
     Args:
         subject: the strategy.
@@ -86,7 +86,7 @@ def naming_first_difference(
 def first_difference(
     subject: StrategySubject, recipe: Recipe, plain: Recipe, train: Callable[..., Any]
 ) -> str:
-    """Train again under the strategy and in plain torch, and say where the two differ first.
+    """Train again under the strategy and in plain torch, and return where the two first differ.
 
     Args:
         subject: the strategy.

@@ -1,4 +1,4 @@
-"""What this process still holds after something has ended: objects, threads and open files."""
+"""Detects leaks: objects, threads and open files that a process holds after a run has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count_held(**kinds: type) -> dict[str, int]:
         kinds: what objects are called → their class.
     """
     gc.collect()
-    # `type` and not `isinstance`: some lazy objects make what they stand for when their `__class__` is read.
+    # `type`, not `isinstance`: some lazy proxies create their object when their `__class__` is read.
     classes = [type(each) for each in gc.get_objects()]
     held = {name: sum(issubclass(each, kind) for each in classes) for name, kind in kinds.items()}
     held["threads"] = len(threading.enumerate())
@@ -31,7 +31,7 @@ def count_held(**kinds: type) -> dict[str, int]:
 
 
 def expect_nothing_left(rounds: Sequence[Mapping[str, int]], what: str) -> None:
-    """Expect that the last of several rounds holds no more than the second: the first ones may fill caches.
+    """Expect that the last round holds no more than the second. The first rounds may fill caches.
 
     Args:
         rounds: what `count_held` returned after each.

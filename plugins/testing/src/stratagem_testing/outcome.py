@@ -1,4 +1,4 @@
-"""Running one check on one component, and what came of it."""
+"""Runs one check on one component, and records the outcome."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Verdict = Literal["passed", "failed", "skipped", "waived"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one check at one world size."""
+    """The outcome of one check at one world size."""
 
     check: str
     """Name of the check."""
     theme: str
     """Name of the file that it is in."""
     claim: str
-    """What the component is to do."""
+    """The check's claim about the component."""
     world_size: int
-    """On how many devices it was tried."""
+    """Number of devices."""
     verdict: Verdict
     """"waived": it failed, as was expected."""
     reason: str = ""
-    """Why it was skipped or waived, or what was wrong."""
+    """Why it was skipped or waived, or how it failed."""
     seconds: float = 0.0
-    """How long it took; 0 where it was skipped."""
+    """Duration; 0 if it was skipped."""
     error: BaseException | None = None
-    """What was raised, where it failed."""
+    """The exception, if it failed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values, without the error itself; docs/reference/cli.md has the keys."""
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def skip_reason(check: Check, features: frozenset[str], world_sizes: tuple[int, ...], world_size: int) -> str:
-    """Why a check isn't run for a component; empty where it is."""
+    """Return why a check isn't run for a component; "" if it is."""
     if world_size not in world_sizes:
         return f"it runs on {' or '.join(map(str, world_sizes))} device{'s' * (max(world_sizes) > 1)}"
     if world_size not in check.world_sizes:
@@ -58,7 +58,7 @@ def skip_reason(check: Check, features: frozenset[str], world_sizes: tuple[int, 
 def run_check(check: Check, subject: Any, world_size: int = 1) -> Outcome:
     """Run `check` unless it doesn't apply; never raises what the check raises.
 
-    A waived check that passes is a failure: the waiver has to go.
+    A waived check that passes counts as failed: remove the waiver.
     """
     skipped = skip_reason(check, subject.features, subject.world_sizes(), world_size)
     outcome = Outcome(check.name, check.theme, check.claim, world_size, "skipped", skipped)
@@ -107,7 +107,7 @@ def failure_reason(error: BaseException) -> str:
 
 
 def _raised(traceback: str) -> str:
-    """Return the first line of what a traceback says of its exception, which may say more in further ones."""
+    """Return the first line of the exception at the end of a traceback."""
     lines = traceback.rstrip().splitlines()
     named = [line for line in lines if _EXCEPTION.match(line)]
     return (named or lines)[-1].strip()

@@ -46,10 +46,10 @@ class Recipe:
     """A scheduler takes the epoch's mean loss."""
 
     def net(self) -> nn.Module:
-        """The same parameters each time, whatever was drawn before."""
+        """Return a net with the same parameters each time, whatever the generators' state."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
-            # Four layers, for strategies that give each of four ranks some: two have no parameters then.
+            # Four layers, so that four ranks get one each; two of the layers have no parameters.
             return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4), nn.Identity())
 
     def dataset(self) -> Dataset[Any]:
@@ -61,7 +61,7 @@ class Recipe:
     collate: Callable[[list[Any]], Any] = default_collate
 
     def before_batch(self, net: nn.Module, index: int) -> None:
-        """Called before each micro-batch of a run, outside of its step."""
+        """Hook: called before each micro-batch of a run, outside of its step."""
 
     def skips(self, index: int) -> bool:
         """Whether the step of micro-batch `index` returns None."""
@@ -78,34 +78,34 @@ class Recipe:
         raise NotImplementedError
 
     def predict(self, net: nn.Module, batch: Any) -> Tensor:
-        """What the net makes of a batch, a row per sample."""
+        """Return the net's output for a batch, one row per sample."""
         predicted: Tensor = net(batch[0])
         return predicted
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
-        """What steps the parameters."""
+        """Return the optimizers."""
         # Unlike Adam's, its steps grow with the gradients, so that a wrong scale shows.
         return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
 
     def stepped_by(
         self, net: nn.Module, replaced: Callable[[Optimizer], Optimizer] | None
     ) -> list[Optimizer]:
-        """Return `optimizers`, or what `replaced` makes of each."""
+        """Return `optimizers`, each replaced by `replaced` if that is given."""
         return [replaced(each) if replaced else each for each in self.optimizers(net)]
 
     def schedules(self, optimizers: Sequence[Optimizer]) -> Sequence[Schedule]:
-        """What changes the learning rates."""
+        """Return the learning rate schedulers."""
         return ()
 
 
 @dataclass(kw_only=True)
 class Trained(TrainingRecord):
-    """What the training of a recipe came to, on one rank."""
+    """The result of training a recipe, on one rank."""
 
     losses: list[float]
     """Per micro-batch, the mean over its samples on this rank."""
     outputs: Tensor
-    """What the trained net makes of the first 8 samples on this rank."""
+    """The trained net's output for the first 8 samples on this rank."""
     rates: list[list[float]]
     """Per optimizer step, the learning rate of every parameter group of every optimizer after it."""
 

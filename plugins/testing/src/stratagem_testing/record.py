@@ -1,4 +1,4 @@
-"""`TrainingRecord`: what a training came to, on one rank; and the callback that keeps it."""
+"""`TrainingRecord`: the result of a training on one rank; and `Recorder`, the callback that records it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class TrainingRecord:
-    """What a training came to, on one rank. Tensors are on the CPU, under names of the module's state dict."""
+    """The result of a training on one rank. Tensors are on the CPU, under names of the module's state dict."""
 
     start: dict[str, Tensor] = field(default_factory=dict)
     """Parameters and buffers before the first step, where they are needed."""
     weights: dict[str, Tensor] = field(default_factory=dict)
     """Parameters and buffers at the end, whole, as in a checkpoint."""
     own: dict[str, Tensor] = field(default_factory=dict)
-    """Those that this rank has itself, where they are needed."""
+    """This rank's own parameters and buffers, where they are needed."""
     steps: int = 0
     """Optimizer steps."""
 
@@ -75,7 +75,7 @@ def gather_whole(
 ) -> dict[str, Tensor]:
     """Return tensors as one process would have them, on every rank. Collective.
 
-    They go through a checkpoint, which is where a strategy that keeps shards puts them together.
+    It writes and reads a checkpoint, in which sharded tensors are complete.
 
     Args:
         checkpointer: of the session.

@@ -44,7 +44,7 @@ class ReferenceLoop:
         self.max_norm, self.max_value, self.closure = max_norm, max_value, closure
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.losses: list[float] = []
-        """Per micro-batch; 0 where it has no loss. Of an optimizer that evaluates it again, the first one."""
+        """Per micro-batch; 0 if it has no loss. If an optimizer evaluates the loss several times, the first value."""
         self.rates: list[list[float]] = []
         """Per optimizer step, the learning rate of every parameter group of every optimizer after it."""
 

@@ -1,4 +1,4 @@
-"""Running all checks of a component, without any code of its author, and what to tell of it."""
+"""Runs all checks of a component, without code of its author, and reports the outcomes."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ SUBJECTS: dict[Kind, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What came of all checks of one component."""
+    """The outcomes of all checks of one component."""
 
     name: str
     """Name by which it was asked for."""
     kind: Kind
     """Kind of the component."""
     distribution: str
-    """That brings it."""
+    """The distribution that has the component."""
     version: str
     """Version of that distribution."""
     outcomes: tuple[Outcome, ...]
     """In the order of the checks."""
     seconds: float = 0.0
-    """How long all of them took; less than their sum where several ran at a time."""
+    """Total duration; less than the sum of all checks if several ran at a time."""
 
     def count(self, verdict: str) -> int:
         """How many outcomes there are of a verdict."""
@@ -177,7 +177,7 @@ def run_report(
         (check, size)
         for check in CHECKS[kind]
         if not chosen or check.name in chosen
-        # A check that says nothing at these sizes is listed once, with the reason.
+        # A check that isn't meaningful at these sizes is listed once, with the reason.
         for size in [s for s in sizes if s in check.world_sizes] or sizes[:1]
         if pairs is None or (check.name, size) in pairs
     ]

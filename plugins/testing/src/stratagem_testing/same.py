@@ -1,4 +1,4 @@
-"""Expectations that trainings came to the same."""
+"""Expectations that trainings have equal results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expect_same(ranks: Sequence[Trained], plain: Trained, tolerance: float) -> N
 
 
 def expect_identical(ours: Trained, theirs: Trained, who: str, whom: str) -> None:
-    """Expect that a run did to the last bit what another one did in its last steps."""
+    """Expect that a run is bitwise equal to the last steps of another run."""
     losses, rates = theirs.losses[-len(ours.losses) :], theirs.rates[-len(ours.rates) :]
     expect(ours.steps == theirs.steps, f"{who}, makes {ours.steps} optimizer steps, not {theirs.steps}")
     expect(

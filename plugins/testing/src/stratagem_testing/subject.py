@@ -75,9 +75,9 @@ class StrategySubject:
     options_at: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """World size → further keyword values there."""
     tolerances: Mapping[str, float] = field(default_factory=dict)
-    """Precision → what goes before `TOLERANCES`."""
+    """Precision → tolerance that overrides `TOLERANCES`."""
     tolerances_for: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Name of a check, or "parity-4" for 4 devices → precision → what goes before `tolerances` there."""
+    """Name of a check, or "parity-4" for 4 devices → precision → tolerance that overrides `tolerances` there."""
     data_ranks: Callable[[int], int] | None = None
     """Among how many ranks the data are shared at a world size; all of them by default. A function at
     the top level of a module."""
@@ -110,12 +110,12 @@ class StrategySubject:
 
     @property
     def features(self) -> frozenset[str]:
-        """What it declares, by names from `FEATURES`."""
+        """The features that it declares, by names from `FEATURES`."""
         return self.capabilities.features
 
     @property
     def name(self) -> str:
-        """How reports call it."""
+        """Its name in reports."""
         return self.strategy if isinstance(self.strategy, str) else self.strategy.__name__
 
     def world_sizes(self) -> tuple[int, ...]:
@@ -241,7 +241,7 @@ class StrategySubject:
         return {**self.options, **at_size, **self._here(self.options_for)}
 
     def _here(self, by_check: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """What is said of the check that goes on, and before that of it at this world size."""
+        """Return the settings for the current check. Those for this world size override the others."""
         name, sized = self.check, f"{self.check}-{self.world_size}"
         return {**by_check.get(name, {}), **by_check.get(sized, {})}
 

@@ -1,4 +1,4 @@
-"""What the kit uses of torch that torch keeps private, with the reasons.
+"""Private names of torch that the kit uses, each with its reason.
 
 plugins/testing/tests/test_torch_private.py fails when torch changes one.
 """

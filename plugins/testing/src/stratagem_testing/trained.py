@@ -1,4 +1,4 @@
-"""Training a recipe under a strategy, and comparing what it came to with plain PyTorch."""
+"""Trains a recipe under a strategy, and compares the result with plain PyTorch."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RecipeModule(Module):
 
 
 class Record(Recorder):
-    """Keeps losses and learning rates, and at the end what the net has become."""
+    """Records losses and learning rates, and the trained net's outputs and weights."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"{folder}/trained")
@@ -117,7 +117,7 @@ class Record(Recorder):
                 self.outputs = trainer.prepared.evaluate("predict_step", batch, 0).cpu()
 
     def trained(self) -> Trained:
-        """Return what was kept; a micro-batch without a loss has 0."""
+        """Return the result; a micro-batch without a loss has 0."""
         losses = [0.0 if loss is None else loss for loss in self.losses]
         return Trained(
             weights=self.weights, steps=self.steps, losses=losses, outputs=self.outputs, rates=self.rates
@@ -229,7 +229,7 @@ def train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trai
 
 @contextmanager
 def naming(recipe: object) -> Iterator[None]:
-    """Say in a failure which recipe it was about."""
+    """Add the recipe's name to a failure's message."""
     try:
         yield
     except ConformanceError as error:

@@ -1,4 +1,4 @@
-"""What a process of `Workers` does: one task after the other, until it is ended."""
+"""The main loop of a process of `Workers`: runs one task after the other."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SHOW_STACKS = getattr(signal, "SIGUSR2", 0)
 
 @dataclass(frozen=True)
 class Reply:
-    """What a rank made of a task."""
+    """A rank's result of a task."""
 
     value: Any = None
     failure: str = ""
-    """The traceback, where it failed."""
+    """The traceback, if it failed."""
     error: BaseException | None = None
     time: float = 0.0
 

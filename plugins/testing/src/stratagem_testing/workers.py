@@ -67,7 +67,7 @@ class _Process:
     def send(self, task: bytes, environ: dict[str, str]) -> None:
         try:
             self.connection.send((task, environ))
-        except OSError as error:  # it ended between two tasks
+        except OSError as error:  # the process ended between two tasks
             raise RankError(f"a worker ended unexpectedly: {error}", 0) from error
 
     def end(self) -> None:
@@ -80,7 +80,7 @@ class _Process:
         self.connection.close()
 
     def show_stacks(self) -> None:
-        """Have it print the stacks of its threads, also where it hangs outside of Python."""
+        """Make the process print the stacks of its threads, even if it hangs outside of Python."""
         if SHOW_STACKS and self.process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, SHOW_STACKS)

@@ -71,7 +71,7 @@ def conformance(
     if kind not in (None, *SUBJECTS):
         raise ConfigError(f"--kind {kind} has no checks: choose one of {', '.join(SUBJECTS)}")
     catalogue = load_catalogue()
-    # All are looked up first: a name that is misspelt costs no minutes.
+    # Look up all names first, so that a misspelt one fails at once.
     found = [(name, *find_component(catalogue, name, kind)) for name in names]
     reports: list[dict[str, Any]] = []
     for name, its_kind, component in found:
@@ -98,7 +98,7 @@ def conformance(
         reports.append(report.to_json())
         for outcome in report.outcomes:
             if outcome.verdict == "failed" and (output := getattr(outcome.error, "output", "")):
-                # What ranks printed, and of those that hung the stacks.
+                # Output of the ranks, with stacks of those that hung.
                 click.echo(f"{name}: {outcome.check} on {outcome.world_size}:\n{output}", err=True)
         if not as_json:
             _print(reports[-1])

@@ -1,4 +1,4 @@
-"""What failed when a component was last tried, for `stratagem conformance --failed`."""
+"""Remembers the checks that failed for a component, for `stratagem conformance --failed`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from stratagem_testing.outcome import Outcome
 
 Pair = tuple[str, int]
-"""A check, and at how many processes."""
+"""Name of a check, and its number of processes."""
 
 
 def _file() -> Path:
@@ -24,16 +24,16 @@ def _kept() -> dict[str, list[Pair]]:
         kept = json.loads(_file().read_text(encoding="utf-8"))
         return {name: [(str(check), int(size)) for check, size in pairs] for name, pairs in kept.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}  # nothing was kept, or not by us
+        return {}  # no file, or an invalid one
 
 
 def last_failed(name: str) -> list[Pair]:
-    """Return what failed of a component, and hasn't passed since."""
+    """Return a component's checks that failed and haven't passed since."""
     return _kept().get(name, [])
 
 
 def keep_failed(name: str, outcomes: Iterable[Outcome]) -> None:
-    """Keep what failed; what was tried and didn't fail is forgotten. Does nothing where no file can be written."""
+    """Save failed checks, and forget those that no longer fail. Does nothing if the file can't be written."""
     tried = {(outcome.check, outcome.world_size): outcome.verdict == "failed" for outcome in outcomes}
     kept = _kept()
     before = kept.get(name, [])

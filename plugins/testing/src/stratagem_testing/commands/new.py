@@ -80,7 +80,7 @@ def plugin(name: str, kind: str, base: str | None, into: str) -> None:
 
 
 def trial(name: str, kind: str) -> str:
-    """Return the command that tries what was written."""
+    """Return the command that tests the written plugin."""
     return TRIALS.get(kind, "stratagem conformance {name} --kind {kind}").format(name=name, kind=kind)
 
 
@@ -168,7 +168,7 @@ def _refuse_taken(name: str, package: str, kind: str) -> None:
 
 
 def _of_base(name: str) -> dict[str, str]:
-    """Return what templates say of the strategy that is derived from."""
+    """Return template values for the base strategy."""
     component = load_catalogue().find("strategy", name)
     module, _, class_name = component.target.partition(":")
     package = module.partition(".")[0]

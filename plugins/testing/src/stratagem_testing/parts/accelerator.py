@@ -136,7 +136,7 @@ def _try_precisions(subject: AcceleratorSubject) -> None:
 
 
 def _with_streams(subject: AcceleratorSubject, function: Callable[[AcceleratorSubject], None]) -> None:
-    """Call a function in a process of its own, if there is such a device, and it has streams."""
+    """Call a function in a separate process, if the device exists and has streams."""
     _there(subject)
     try:
         subject.alone(function)
@@ -212,7 +212,7 @@ def _wait_between_streams(subject: AcceleratorSubject) -> None:
 
 
 def _squared(value: torch.Tensor) -> torch.Tensor:
-    """Return it after work that takes a while: a matrix of ones stays one."""
+    """Return the matrix after slow work that doesn't change a matrix of ones."""
     for _ in range(8):
         value = value @ value / len(value)
     return value
@@ -233,7 +233,7 @@ def _free_while_it_is_read(subject: AcceleratorSubject) -> None:
         busy = torch.ones(512, 512, device=device)
         side.wait_stream(main)
         with side:
-            busy = _squared(busy)  # so that the other stream is ahead
+            busy = _squared(busy)  # keep this stream busy, so that the other one is ahead
             sums.append((value + busy[0, 0]).sum())
         value.record_stream(side)
         busy.record_stream(side)

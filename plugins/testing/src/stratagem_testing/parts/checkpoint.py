@@ -62,7 +62,7 @@ def _tensors() -> dict[str, torch.Tensor]:
 
 
 def _bits(tensor: torch.Tensor) -> list[int]:
-    """Return the bytes of its values, which tell a NaN and a negative zero from what equals them."""
+    """Return the bytes of a tensor's values, which distinguish NaNs and negative zeros."""
     flat = tensor.detach().contiguous().flatten()
     flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
     return flat.view(torch.uint8).tolist()
@@ -236,11 +236,11 @@ _CHANGES = (
     "shutil.rmtree",
 )
 _MOST_CHANGES = 80
-"""So many are tried, so that a checkpointer with many files takes seconds, too."""
+"""Maximum number of changes that are tried, so that the check takes seconds even with many files."""
 
 
 def _kill_at_each_change(subject: CheckpointSubject, folder: str) -> list[tuple[str, Any]]:
-    """Return per change of a file (what it was, what is read where a save was killed right before it)."""
+    """Kill a save before each change of a file; return (the change, what can be read afterwards) for each."""
     found = []
     for index in range(_MOST_CHANGES):
         path = f"{folder}/killed-{index}/one"
@@ -266,7 +266,7 @@ def _work_alone(subject: CheckpointSubject, work: Callable[..., Any], *args: Any
 
 
 def _save_until_killed(subject: CheckpointSubject, path: str, index: int, note: Path) -> None:
-    """Save over what is at `path`, and kill this process right before its change of a file number `index`."""
+    """Replace the checkpoint at `path`, and kill this process right before file change number `index`."""
     changes = 0
 
     def count(event: str, args: tuple[Any, ...]) -> None:
@@ -276,7 +276,7 @@ def _save_until_killed(subject: CheckpointSubject, path: str, index: int, note: 
         ):
             return
         if changes == index:
-            changes = -1_000_000  # writing the note is a change, too
+            changes = -1_000_000  # don't count the write of the note below
             note.write_text(event)
             os.kill(os.getpid(), signal.SIGKILL)
         changes += 1
@@ -379,7 +379,7 @@ class _Unsaveable:
 
 
 def _fail_to_replace(checkpointer: Checkpointer, rank: int, path: str) -> list[Any]:
-    """Save twice, the second time what can't be saved; return what is there then."""
+    """Save twice, the second time something that can't be saved; return what can be read then."""
     _save(checkpointer, rank, path)
     checkpointer.wait()
     unsaveable = Checkpoint(

@@ -21,9 +21,9 @@ from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import LauncherSubject
 
 SOON_S = 200.0
-"""After which a rank doesn't wait for another any longer; shorter than what counts as hanging."""
+"""How long a rank waits for another; shorter than the timeout of a hanging task."""
 FOREVER_S = 3600.0
-"""How long a rank goes on that nothing ends: its task counts as hanging before."""
+"""How long a rank runs if nothing ends it; longer than the timeout of a hanging task."""
 
 
 def _launch(subject: LauncherSubject, function: Any, *args: Any) -> tuple[Any, BaseException | None]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stratagem_places import Place, PlacedRun, PlaceRequest, PlaceStatus
 
 SOON_S = 60.0
-"""Within which a run of a few lines has to be over."""
+"""Time limit for a run of a few lines."""
 
 
 def _made(subject: PlaceSubject) -> Place:
@@ -138,7 +138,7 @@ def _submitted(subject: PlaceSubject, name: str, program: str) -> PlacedRun:
 
 
 def _end(subject: PlaceSubject, run: PlacedRun) -> PlaceStatus:
-    """Wait for a run's end, with places that know nothing of it but its record."""
+    """Wait for a run's end, with new place objects that only have the run's record."""
     deadline = time.monotonic() + SOON_S
     while not (status := _made(subject).status(run)).is_over:
         expect(time.monotonic() < deadline, f"a run of a few lines is {status.state!r} after {SOON_S:.0f} s")

@@ -279,7 +279,7 @@ def check_resumes(subject: PrecisionSubject) -> None:
 def _trained(
     subject: PrecisionSubject, recipe: Recipe, count: int, first: int = 0, saved: Any = None
 ) -> tuple[list[Tensor], list[Any]]:
-    """Train from step `first` on; return the weights, and what was to be saved before each step."""
+    """Train from step `first` on; return the weights, and the state to save before each step."""
     precision: Precision = subject.make()
     net = _prepared(precision, recipe.net().to(subject.device))
     (optimizer,) = recipe.optimizers(net)
@@ -295,7 +295,7 @@ def _trained(
         numbers = torch.get_rng_state()
         state = json.dumps(precision.state_dict())
         states.append(copy.deepcopy((net.state_dict(), optimizer.state_dict(), state, numbers)))
-        # Where losses are scaled, the first step overflows, and the scale isn't what it begins with.
+        # With loss scaling, the first step overflows, so that the scale differs from its initial value.
         _step(recipe, precision, net, optimizer, step, subject.device, 1e30 if step == 0 else 1.0)
     return [parameter.detach() for parameter in net.parameters()], states
 

@@ -1,4 +1,4 @@
-"""What every strategy is to do. The order is that of a report: what others build on comes first."""
+"""Checks for every strategy, in the order of a report: basic checks come first."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def check_partial_window(subject: StrategySubject) -> None:
 
 
 class _InHalves(RecipeModule):
-    """Its loader gives half of what a step takes of a rank."""
+    """Its loader's batches are half of a rank's share of an optimizer step."""
 
     def train_dataloader(self) -> Any:
         return DataLoader(self.recipe.dataset(), self.batch_size // 2, shuffle=True)

@@ -19,7 +19,7 @@ from stratagem_testing.trained import RecipeModule, expect_plain, train
 
 @dataclass(frozen=True)
 class _Changing(Recipe):
-    """The first layer is frozen, and its optimizer hasn't it; see `_change`."""
+    """The first layer is frozen, and the optimizer doesn't have it at first; see `_change`."""
 
     steps: int | None = 8
     by_hand: bool = False

@@ -91,7 +91,7 @@ def _try_all(runtime: Runtime) -> None:
 
 
 def _try_barrier(collectives: Collectives, folder: str) -> None:
-    """Rank 0 comes last, and notes it right before: who has passed without that note hasn't waited."""
+    """Rank 0 writes a note and reaches the barrier last. A rank that passes without the note hasn't waited."""
     rank, last = collectives.rank, Path(folder, "the-last-comes")
     if rank:
         Path(folder, f"rank-{rank}-comes").touch()

@@ -1,4 +1,4 @@
-"""A strategy object is configuration: what a run makes lives in what its hooks answer with."""
+"""A strategy object is configuration only: a run's state lives in the objects that its hooks return."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_configuration(subject: StrategySubject) -> None:
 
 
 def _train_twice(subject: StrategySubject) -> tuple[list[str], list[list[float]]]:
-    """What changed in the strategy, and the losses of each run. Run by every rank."""
+    """Return what changed in the strategy, and the losses of each run. Run by every rank."""
     strategy = subject.make()
     before = dict(vars(strategy))
     watch = _Watch(strategy, before)

@@ -1,7 +1,7 @@
-"""A run compared with itself: that needs no tolerance, and so holds strategies that lose something, too.
+"""Compares a run with itself. That needs no tolerance, so it also tests strategies that lose precision.
 
-Nothing here is aligned: steps with ends of epochs, checkpoints and validations with what a strategy does
-every k steps, such as averages of parameters.
+Events don't coincide on purpose: steps and ends of epochs; checkpoints or validations and what a strategy does every
+k steps, such as averages of parameters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stateful(Recipe):
 
 @dataclass(frozen=True)
 class Repeatable(Recipe):
-    """Draws nothing and counts nothing, so that micro-batches of a window can be repeated."""
+    """Has no random numbers and no counters, so that micro-batches of a window can be repeated."""
 
     steps: int | None = 8
     samples: int = 80
@@ -61,7 +61,7 @@ class Repeatable(Recipe):
 STATEFUL = Stateful()
 REPEATABLE = Repeatable()
 SAVED: Mapping[Recipe, tuple[int, ...]] = {STATEFUL: (10, 16), REPEATABLE: (7,)}
-"""After so many micro-batches: the last of an epoch, one in the middle of an epoch, one in the middle of a window."""
+"""Micro-batches after which to save: at the end of an epoch, in the middle of one, in the middle of a window."""
 
 
 @dataclass
@@ -211,7 +211,7 @@ def check_state_of_every_kind(subject: StrategySubject) -> None:
 
 
 def _every_kind_or_refusal(subject: StrategySubject) -> list[tuple[Trained, int]] | str:
-    # Its optimizer, or the parameter without dims, may be what is refused.
+    # The strategy may refuse its optimizer, or the parameter without dims.
     for counts, scalar in ((True, True), (True, False), (False, True), (False, False)):
         try:
             return _every_kind(subject, _Everything(counts=counts, scalar=scalar))
@@ -377,7 +377,7 @@ def check_ranks_after_fit(subject: StrategySubject) -> None:
 
 @dataclass
 class _IsLeftSharded(Callback):
-    """Finds out whether a rank is left with its own shards, whatever its parameters look like."""
+    """Finds out whether a run leaves each rank with its own shards."""
 
     found: bool = False
 
@@ -386,8 +386,8 @@ class _IsLeftSharded(Callback):
 
 
 def _left(subject: StrategySubject) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Train twice: return what the module has whole, and what was saved at the end. Run by every rank."""
-    # One that is saved may be made equal by that.
+    """Train twice; return the module's full tensors, and those saved at the end. Run by every rank."""
+    # Saving a module may make it equal on all ranks.
     module, sharded = module_of(subject, STATEFUL), _IsLeftSharded()
     trainer = subject.trainer(
         max_steps=STATEFUL.steps, accumulate_grad_batches=STATEFUL.accumulate, callbacks=[sharded]

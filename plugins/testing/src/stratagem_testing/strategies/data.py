@@ -132,7 +132,7 @@ class _Ragged(Recipe):
 
 
 class _Unequal(IterableDataset[Any]):
-    """The r-th rank among those that read different data has 4 + r batches, or r less than the first one."""
+    """Data rank r of n has 4 + r batches; with `falling`, 4 + (n - 1 - r)."""
 
     def __init__(self, module: RecipeModule) -> None:
         self.samples: Any = module.recipe.dataset()

@@ -1,4 +1,4 @@
-"""What a strategy says of itself before it is chosen, and what it refuses."""
+"""A strategy's declaration before it is chosen, and what it refuses."""
 
 from __future__ import annotations
 

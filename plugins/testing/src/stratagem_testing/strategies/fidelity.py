@@ -55,7 +55,7 @@ class _Fidelity(Recipe):
 
 @dataclass(frozen=True)
 class _TwoLosses(_Fidelity):
-    """As adversarial trainings do: a part of the net gets no gradients from the second loss."""
+    """Two losses as in adversarial training: the second one gives a part of the net no gradients."""
 
     layer: int = 0
 
@@ -76,7 +76,7 @@ def check_frozen_for_one_loss(subject: StrategySubject) -> None:
 
 @dataclass(frozen=True)
 class _InMidRun(_Fidelity):
-    """All parameters are the optimizer's all the time."""
+    """The optimizer has all parameters all the time."""
 
     def net(self) -> nn.Module:
         net = _net()

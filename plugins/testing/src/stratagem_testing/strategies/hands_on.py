@@ -28,7 +28,7 @@ _ALL_RANKS_S = 60.0
 
 
 class _Run:
-    """What a loop below calls, done by torch alone: one process has the samples of all ranks."""
+    """The interface that the loops below use, in plain torch: one process has the samples of all ranks."""
 
     rank, ranks = 0, 1
 
@@ -78,12 +78,12 @@ class _Run:
         return loss
 
     def note(self, name: str, value: Any) -> None:
-        """Note a number that every rank is to have as one process has it."""
+        """Record a number that must be the same on every rank as in one process."""
         self.record.append(_Value(name, float(value)))
 
 
 class _StrategyRun(_Run):
-    """The same by a live `Runtime`."""
+    """The same interface on a `Runtime`."""
 
     def __init__(self, subject: StrategySubject, runtime: Any, folder: str) -> None:
         super().__init__(subject)
@@ -110,7 +110,7 @@ class _Value:
 
 @dataclass(frozen=True)
 class _Came:
-    """What one loop came to on one rank."""
+    """The result of one loop on one rank."""
 
     record: list[_Value] = field(default_factory=list)
     refusal: str = ""
@@ -122,7 +122,7 @@ _Loop = Callable[[_Run], None]
 def _net() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        # Five rows: no shard has as many as another.
+        # Five rows, which don't divide equally into shards.
         return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
@@ -527,7 +527,7 @@ def _recorded(run: _Run, loop: _Loop) -> list[_Value]:
 
 
 def _all_refuse(folder: Path, ranks: int) -> bool:
-    """Return whether all ranks come here; those that don't may wait for this one."""
+    """Return whether all ranks refuse. A rank that doesn't may wait for this one."""
     (folder / f"refused-{os.environ.get('RANK', '0')}").touch()
     deadline = time.monotonic() + _ALL_RANKS_S
     while time.monotonic() < deadline:

@@ -82,7 +82,7 @@ class _Cursed(RecipeModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 2 and self.global_rank == 1 and self.how not in ("kill", "raise"):
-            # Between two layers, so that a strategy may have gathered or reduced some of them.
+            # Fail between two layers, when a strategy may have gathered or reduced only some of them.
             self.net.get_submodule("2").register_forward_hook(_curse)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
@@ -114,7 +114,7 @@ class _Failed:
 
 def _failed(subject: StrategySubject, how: str) -> _Failed:
     _refuse_one_process(subject)
-    # Ranks that waited for the one that failed would do so for 30 minutes: the task would count as hanging.
+    # Ranks that wait for the failed one would wait for 30 minutes, and the task would count as hanging.
     failed: _Failed | None = subject.alone(_fail, how, timeout_s=TIMEOUT_S)
     expect(failed is not None, "the failure of a rank is swallowed: fit returns as if all were well")
     assert failed is not None

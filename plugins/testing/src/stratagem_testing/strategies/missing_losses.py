@@ -31,7 +31,7 @@ class _SomeBatches(Recipe):
         return index % 16 in {3, 4, 8, 9, 10, 11, 12, 14, 15}
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
-        # What would change a parameter without a gradient if it had one of zeros.
+        # Momentum and weight decay change a parameter with a gradient of zeros, but not one without a gradient.
         return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)]
 
 

@@ -55,7 +55,7 @@ class _Groups(Recipe):
 @check
 def check_optimizers(subject: StrategySubject) -> None:
     """SGD, Adam, AdamW, Adagrad, RMSprop and groups of parameters step as in one process."""
-    # Where a gradient is nearly zero, Adam divides one rounding error by another.
+    # If a gradient is nearly zero, Adam divides one rounding error by another.
     expect_parity(subject, *(_With(kind=kind) for kind in _KINDS), _Groups(), factor=50)
 
 
@@ -197,7 +197,7 @@ class _LineSearch(Recipe):
     closure: bool = True
     global_batch: int = 32
 
-    # In float64: a search turns rounding errors into other decisions.
+    # In float64, since rounding errors change the decisions of a line search.
     def net(self) -> nn.Module:
         return super().net().double()
 

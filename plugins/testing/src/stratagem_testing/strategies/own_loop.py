@@ -42,7 +42,7 @@ def _seeded(outputs: int) -> nn.Module:
 
 
 class _Plain:
-    """What of `Runtime` the loop below needs, done by torch alone."""
+    """The part of `Runtime` that the loop below needs, in plain torch."""
 
     data_rank, device = 0, torch.device("cpu")
 

@@ -47,7 +47,7 @@ def _is_sharded(trainer: Trainer, module: Module) -> bool:
 
 
 def _whole(module: Module) -> dict[str, Tensor]:
-    """Return parameters of which this rank has all."""
+    """Return the parameters that this rank has in full."""
     return {
         name: parameter
         for name, parameter in module.named_parameters()

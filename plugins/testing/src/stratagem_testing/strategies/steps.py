@@ -208,7 +208,7 @@ class _From(_Overflowing):
 
 @dataclass(frozen=True)
 class _Given(Recipe):
-    """Its gradients are what its samples say: random ones, and in the last steps none."""
+    """Its gradients are given by its samples: random ones, and zeros in the last steps."""
 
     steps: int | None = 48
     samples: int = 48 * 4
@@ -239,7 +239,7 @@ class _Given(Recipe):
 
 
 _FLUSHED = 8
-"""So many last steps have gradients of zero: what is left from rounding comes with them."""
+"""Number of last steps with zero gradients, in which error feedback applies the remaining rounding errors."""
 
 
 def given_gradient(step: int, rank: int, index: int, like: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class _ByLBFGS(_Weighted):
     precision: str = "64-true"  # its steps magnify the rounding of sums
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
-        # A line search decides by losses and gradients: one without the other's divisor takes other steps.
+        # A line search uses losses and gradients: if only one of them is divided, its steps differ.
         return [torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=3, line_search_fn="strong_wolfe")]
 
 
@@ -162,7 +162,7 @@ def check_weighted_losses(subject: StrategySubject) -> None:
     if "manual_backward" in subject.features:
         recipes.append(_Weighted(manual=True))
     precisions = possible_precisions(subject)
-    # What a strategy rounds off gradients, line searches magnify.
+    # Line searches magnify rounding of gradients.
     if "closure" in subject.features and "64-true" in precisions and subject.tolerance() < 1e-5:
         recipes.append(_ByLBFGS())
     if "16-mixed" in precisions:
