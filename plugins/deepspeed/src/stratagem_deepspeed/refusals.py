@@ -112,7 +112,7 @@ def check_shapes(original_module: nn.Module) -> None:
 
 
 def check_compiled(original_module: nn.Module) -> None:
-    """Refuse modules made by torch.compile: at stage 3, parameters are used through their wrapper, ungathered.
+    """Refuse modules made by torch.compile: stage 3 can't handle a wrapper that exposes the inner parameters.
 
     Raises:
         ConfigError: names one.
