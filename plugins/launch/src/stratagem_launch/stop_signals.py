@@ -1,4 +1,4 @@
-"""Signals that end the launching process: passed on to workers that save first, or else the end of all."""
+"""Signals to the launching process: forward them to workers that save first, or else end all workers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class StopRequest:
     """Whether this launch was asked to stop, and how long its workers may take.
 
     Args:
-        launch_dir: where workers note which signals they obey by saving.
+        launch_dir: where workers record which signals they obey by saving.
 
     Attributes:
-        number: of the signal; None before one has come that workers obey.
+        number: number of the signal; None until a signal has come that workers obey.
     """
 
     def __init__(self, launch_dir: LaunchDir) -> None:
@@ -41,11 +41,11 @@ class StopRequest:
 
     @property
     def is_over(self) -> bool:
-        """Whether workers have had their grace period."""
+        """Whether the workers' grace period is over."""
         return self.number is not None and time.monotonic() > self._until
 
     def pass_on(self, number: int) -> bool:
-        """Send a signal to all workers that obey it; whether there is any."""
+        """Send a signal to all workers that obey it; return whether there are any."""
         obeying = 0
         for name in os.listdir(self._launch_dir.path):
             parts = name.split(".")
@@ -62,7 +62,7 @@ class StopRequest:
         return obeying > 0
 
     def force(self) -> None:
-        """End the launch, from another thread: nothing is going to be saved any more."""
+        """End the launch, from another thread, when nothing can be saved any more."""
         if not self.is_forced:
             self.is_forced = True
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -70,7 +70,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_signals(launch_dir: LaunchDir) -> Iterator[StopRequest]:
-    """Hand signals to workers that obey them by saving; others turn into SystemExit once workers have ended.
+    """Forward signals to workers that obey them by saving. Other signals raise SystemExit once workers have ended.
 
     The elastic agent of some versions of torch sets its own handlers and leaves them: the caller's are restored.
     Outside the main thread Python can set none, and workers notice the end of this process.
@@ -86,7 +86,7 @@ def stop_signals(launch_dir: LaunchDir) -> Iterator[StopRequest]:
             return
         if name in _ENDING:
             raise SystemExit(128 + (request.number or number))
-        # As without a handler: no worker knows this signal.
+        # No worker obeys this signal: restore its default action.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -1,4 +1,4 @@
-"""The launcher's eye on its workers: notices each end, and lets none outlive a failed peer for long."""
+"""`Supervision`: notices when workers end, and kills the peers of a failed worker soon after it."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ class _Worker:
     rank: int
     pid: int
     handle: int | None
-    """A pidfd, so that no other process of the same id is ever meant; None where there are none."""
+    """A pidfd, so that a reused process id is never mistaken for the worker; None if the system has none."""
     ended: float | None = None
     """When its end was noticed, in seconds since the epoch."""
     stopped: bool = False
-    """Whether it stood still when its attempt began to fail."""
+    """Whether a signal had stopped it when its attempt began to fail."""
 
 
 class Supervision:
-    """Watches the workers of one launch from a thread, as a context; on leaving it none is left.
+    """Watches the workers of one launch from a thread. A context manager, after which no worker is left.
 
     The elastic agent waits half a minute for a worker that is stuck in a collective to obey
     SIGTERM. This ends it by SIGKILL instead, a little after its peer failed.
 
     Args:
-        launch_dir: where the workers note their starts and ends.
-        is_ending: returns whether a signal has come that ends the launch. An agent that gives the workers
-            no less than half a minute then needs it.
-        stop: whether the workers were asked to save and end; where they can't, this ends the launch.
-        tells_hangs: whether a hang is reported at once, because the run may continue after it.
+        launch_dir: where the workers record their starts and ends.
+        is_ending: returns whether a signal has come that ends the launch. Needed for agents that give workers at
+            least half a minute to obey it.
+        stop: whether the workers were asked to save and end. If they can't, this ends the launch.
+        tells_hangs: whether to report a hang at once, because the run may continue after it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Supervision:
         self._hung: dict[int, Failure] = {}
         """Attempt → the hang that ended it."""
         self._trouble: dict[int, float] = {}
-        """When each failing attempt began to fail, by this clock's seconds since the epoch."""
+        """When each failed attempt began to fail, in seconds since the epoch."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stratagem-supervision", daemon=True)
@@ -91,12 +91,12 @@ class Supervision:
     def first_failure(
         self, exit_codes: dict[int, int], may_exit: bool = False, attempt: int | None = None
     ) -> Failure:
-        """Return what failed first in an attempt: an exception, or a worker that ended or stood still.
+        """Return the first failure of an attempt: an exception, or a worker that ended or was stopped.
 
         Args:
-            exit_codes: what is known of processes that ended badly, by rank; negative for a signal.
+            exit_codes: known exit codes of failed processes, by rank; negative for a signal.
             may_exit: as in `Task`.
-            attempt: its number; the last one's when None.
+            attempt: number of the attempt; None for the last one.
         """
         attempt, workers = self._workers_of(attempt)
         if attempt in self._hung:
@@ -135,7 +135,7 @@ class Supervision:
         # Of ends that were noticed together, one with an exit code came first: the agent ends the others.
         first = min(found, key=lambda pair: (pair[0], pair[1].rank not in exit_codes))[1]
         if not first.raised and first.rank not in marks and exit_codes.get(first.rank, 0) < 0:
-            return first  # that a signal ended it says enough
+            return first  # the signal explains the end
         still = [rank for rank, worker in workers.items() if worker.stopped]
         if first.raised and still and first.rank not in still:
             first = without_exception(
@@ -150,18 +150,20 @@ class Supervision:
         return with_what_followed(first, recorded)
 
     def failure_so_far(self) -> Failure | None:
-        """Return what `first_failure` would, of a launch that is ended from here; None where nothing failed."""
+        """Return `first_failure` for a launch that this object ends; None if nothing failed."""
         attempt = self._notified_attempt
         return self.first_failure({}, attempt=attempt) if attempt in self._trouble else None
 
     def preempted(self) -> Preempted | None:
-        """Return how the last attempt's lowest rank of this node was preempted; None where none was."""
+        """Return the `Preempted` of this node's lowest preempted rank in the last attempt; None if there is none."""
         attempt, workers = self._workers_of()
         preempted: Preempted | None = self._launch_dir.preempted(attempt, sorted(workers))
         return preempted
 
     def unfinished(self, may_exit: bool = False) -> Failure | None:
-        """Return the first worker of the last attempt that ended well too early, after all have ended.
+        """Return the first worker of the last attempt that exited with code 0 before its task was done.
+
+        Call it after all workers have ended.
 
         Args:
             may_exit: as in `Task`.
@@ -184,7 +186,7 @@ class Supervision:
             return attempt, {w.rank: w for w in self._workers.values() if w.attempt == attempt}
 
     def _marks(self, attempt: int) -> dict[int, WorkerEvent]:
-        """Return how workers of an attempt noted that they ended, by rank."""
+        """Return the events by which workers of an attempt recorded their end, by rank."""
         ends = ("done", "left", "exited")
         marks = self._launch_dir.marks()
         return {mark.rank: mark for mark in marks if mark.event in ends and mark.attempt == attempt}
@@ -195,7 +197,7 @@ class Supervision:
             self._end_hang()
 
     def _end_hang(self) -> None:
-        """End an attempt in which a rank has fallen silent."""
+        """End an attempt in which a rank's heartbeat has timed out."""
         with self._lock:
             latest = self._latest()
             alive = {w.pid: w for w in self._workers.values() if w.attempt == latest and w.ended is None}
