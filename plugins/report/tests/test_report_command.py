@@ -52,7 +52,7 @@ def test_times_on_the_device_are_beside_those_of_the_host(
     assert page.count("<span>on the device</span>") == 2
     assert page.count("<th>host</th><th>device</th>") == 4
     assert '<td>2</td><td class="soft">8</td>' in page
-    assert "over 2 to 3 sampled steps." in page
+    assert "These are means over 2 to 3 sampled steps, by device events." in page
     assert "Times are the host's, but those on the device: " in page
     assert "97 % of the time trained the model; 3.1 % waiting for data.\n" in said  # the host's
 
