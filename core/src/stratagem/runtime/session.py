@@ -135,8 +135,9 @@ class Session:
             ledger.carry_over()
             optimizers = make_optimizers()
             given[:] = optimizers
-            firsts[:] = map(as_set_up, optimizers)
-            self._refuse_unshardable(optimizers)
+            if self._tries_optimizers:
+                firsts[:] = map(as_set_up, optimizers)
+                self._refuse_unshardable(optimizers)
             ledger.claim(optimizers)
             return optimizers
 
@@ -173,7 +174,7 @@ class Session:
                 if isinstance(method, MethodType):
                     prepared.optimizer_method(index, method)
         # Not with several ranks alone: an engine may step flat shards in one process, too.
-        if not is_direct and "whole_optimizer" not in self.run.capabilities.features:
+        if not is_direct and self._tries_optimizers:
             self._retrials[prepared] = [
                 Retrial(own, tried, first, partial(self._try_again, prepared, index))
                 for index, (own, tried, first) in enumerate(zip(prepared.optimizers, given, firsts))
@@ -197,10 +198,13 @@ class Session:
                         "and name the methods that your loop calls by forward_methods=[...]"
                     )
 
+    @property
+    def _tries_optimizers(self) -> bool:
+        """Whether the strategy may step shards, so that optimizers are tried on them."""
+        return "whole_optimizer" not in self.run.capabilities.features
+
     def _refuse_unshardable(self, optimizers: Sequence[Optimizer]) -> None:
         """Refuse optimizers that would come to other numbers on this strategy's shards."""
-        if "whole_optimizer" in self.run.capabilities.features:
-            return
         for optimizer in optimizers:
             with self._watch.strategy_steps():  # of copies, which are no optimizers that a loop has made
                 reason = self.run.strategy.refuse_optimizer(optimizer, self.collectives.world_size)
