@@ -105,3 +105,19 @@ def test_what_is_tried_is_of_setup_where_steps_have_made_something() -> None:
     assert made.base is not optimizer.base
     assert made.base.param_groups[0] is made.param_groups[0]
     assert made.param_groups[0]["params"][0].is_meta
+
+
+def centralize(grad: torch.Tensor) -> torch.Tensor:
+    return grad - grad.mean()
+
+
+@pytest.mark.parametrize("value", [centralize, ["centralize"], {"centralize": True}])
+def test_what_is_tried_has_functions_and_lists_of_today(value: object) -> None:
+    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    optimizer.change = None  # type: ignore[attr-defined]  # an attribute of the user's
+    tried: list[Optimizer] = []
+    retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), tried.append)
+    optimizer.change = value  # type: ignore[attr-defined]
+    retrial.before_step()
+    (made,) = tried
+    assert made.change == value  # type: ignore[attr-defined]

@@ -11,6 +11,8 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from stratagem.strategies.optimizer_state import holds_tensors
+
 
 class Retrial:
     """Tries an optimizer on shards again when a setting was switched on or off since the trial in `setup`.
@@ -47,9 +49,13 @@ class Retrial:
     def _with_todays_settings(self) -> Optimizer:
         """Return the optimizer of `setup` with today's settings; groups that were added are today's."""
         tried, given = self._first, self._given
-        holders = [(vars(tried), vars(given)), *zip(tried.param_groups, given.param_groups)]
+        attributes = {
+            key: value for key, value in vars(given).items() if key not in ("state", "param_groups")
+        }
+        holders = [(vars(tried), attributes), *zip(tried.param_groups, given.param_groups)]
         for before, today in holders:
-            before.update({key: value for key, value in today.items() if _is_setting(value)})
+            # What steps have made stays out: it has the shapes of shards.
+            before.update({key: value for key, value in today.items() if not holds_tensors(value)})
         tried.param_groups[self._groups :] = given.param_groups[self._groups :]
         return tried
 
@@ -77,13 +83,6 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return deepcopy(value, memo)
     except Exception:  # a file, a lock: whatever an attribute may be, the trial says what is wrong with it
         return value
-
-
-def _is_setting(value: Any) -> bool:
-    """Whether a value is of the user's choice, rather than what steps have made."""
-    if isinstance(value, tuple):
-        return all(map(_is_setting, value))
-    return value is None or isinstance(value, (bool, str, int, float, complex, torch.dtype))
 
 
 def _switches(optimizer: Optimizer) -> list[Any]:

@@ -7,6 +7,7 @@ from stratagem.strategies.model_state import load_model
 from stratagem.strategies.optimizer_state import (
     common_states,
     describe_optimizer,
+    holds_tensors,
     load_optimizer,
     optimizer_replicas,
     optimizer_tensors,
@@ -18,6 +19,7 @@ __all__ = [
     "common_states",
     "describe_optimizer",
     "fitting",
+    "holds_tensors",
     "load_model",
     "load_optimizer",
     "optimizer_replicas",

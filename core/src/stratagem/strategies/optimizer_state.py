@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,17 @@ def states_by_parameter(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, di
 def common_states(optimizer: Optimizer) -> dict[Any, Any]:
     """Return what an optimizer has under keys of its own in `state`, as a count for all parameters."""
     return {key: state for key, state in optimizer.state.items() if not isinstance(key, torch.Tensor)}
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether an optimizer's attribute or setting holds tensors of several elements, or another optimizer."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() > 1
+    if isinstance(value, Mapping):
+        return any(map(holds_tensors, (*value.keys(), *value.values())))
+    if isinstance(value, (list, tuple, set)):
+        return any(map(holds_tensors, value))
+    return isinstance(value, Optimizer)
 
 
 def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> Iterator[tuple[str, Any]]:

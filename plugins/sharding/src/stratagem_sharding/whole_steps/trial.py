@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
 from stratagem import ConfigError, Strategy
+from stratagem.sdk.states import holds_tensors
 from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.whole_steps.owned_step import OwnedStep
 from stratagem_sharding.whole_steps.replicated_step import ReplicatedStep
@@ -104,7 +103,7 @@ def sharded_step_again(step: LocalStep, optimizer: Optimizer, tried: Optimizer, 
             f"under {strategy}, each rank has states of some of them; set it before training, or choose ddp"
         )
     kept = next(
-        (key for key, value in vars(optimizer).items() if key not in _SHOWN and _keeps_tensors(value)), None
+        (key for key, value in vars(optimizer).items() if key not in _SHOWN and holds_tensors(value)), None
     )
     if kept is not None:
         raise ConfigError(
@@ -113,14 +112,3 @@ def sharded_step_again(step: LocalStep, optimizer: Optimizer, tried: Optimizer, 
         )
     _FOUND[optimizer] = found
     return sharded_step(optimizer, strategy)
-
-
-def _keeps_tensors(value: Any) -> bool:
-    """Whether the value of an optimizer's attribute may contain tensors that it has stepped."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() > 1
-    if isinstance(value, Mapping):
-        return any(map(_keeps_tensors, (*value.keys(), *value.values())))
-    if isinstance(value, (list, tuple, set)):
-        return any(map(_keeps_tensors, value))
-    return isinstance(value, Optimizer)
