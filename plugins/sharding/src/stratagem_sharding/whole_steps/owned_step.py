@@ -9,18 +9,16 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from stratagem.errors import ConfigError
 from stratagem.sdk.states import common_states
 from stratagem.sdk.torch_private import without_subclass_functions
-from stratagem_sharding.local_step import LocalStep
 from stratagem_sharding.torch_private import local_shard
 from stratagem_sharding.whole_steps.owners import Owners
-from stratagem_sharding.whole_steps.seen_parameters import SeenParameters
+from stratagem_sharding.whole_steps.whole_step import WholeStep
 
 __all__ = ["OwnedStep"]
 
 
-class OwnedStep(LocalStep):
+class OwnedStep(WholeStep):
     """Lets an optimizer's `step` see whole tensors, each on one rank; all other code sees DTensors. Collective.
 
     Each sharded parameter has one owner rank, which steps it. In each step the other ranks send their shards of the
@@ -37,14 +35,11 @@ class OwnedStep(LocalStep):
         ConfigError: the optimizer keeps parameters outside its groups.
     """
 
+    needs = "whole tensors"
+
     def __init__(self, optimizer: Optimizer, strategy: str) -> None:
-        super().__init__(optimizer)
-        if not self._is_active:
-            raise ConfigError(
-                f"{type(optimizer).__name__} needs whole tensors, which {strategy} brings to those in param_groups, "
-                "and keeps parameters elsewhere, too: keep them there alone, or choose ddp"
-            )
-        self._owners, self._seen = Owners(), SeenParameters()
+        super().__init__(optimizer, strategy)
+        self._owners = Owners()
         self._stepped: list[DTensor] = []
         self._wholes: list[torch.Tensor | None] = []
 
@@ -101,13 +96,3 @@ class OwnedStep(LocalStep):
                 local_shard(parameter).copy_(shard)
             self._seen.empty()
         self._stepped, self._wholes = [], []
-
-    def _put_back(self) -> None:
-        """Put the user's parameters back into the optimizer's groups, and key its states by them."""
-        optimizer = self._optimizer
-        stepped, optimizer.state = optimizer.state, self._state
-        for key, state in stepped.items():
-            self._state[self._owner.get(key, key)] = state
-        for group, whole in zip(optimizer.param_groups, self._whole):
-            group["params"][:] = whole
-        self._whole, self._state, self._owner = [], None, {}

@@ -9,17 +9,15 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from stratagem.errors import ConfigError
 from stratagem.sdk.states import common_states
 from stratagem.sdk.torch_private import without_subclass_functions
-from stratagem_sharding.local_step import LocalStep
-from stratagem_sharding.whole_steps.seen_parameters import SeenParameters
+from stratagem_sharding.whole_steps.whole_step import WholeStep
 from stratagem_sharding.whole_tensors.gathering import gather_without_agreement, write
 
 __all__ = ["ReplicatedStep"]
 
 
-class ReplicatedStep(LocalStep):
+class ReplicatedStep(WholeStep):
     """Lets an optimizer's `step` see all tensors whole; all other code sees DTensors. Collective.
 
     Every rank steps all parameters as a single process would, and keeps its shards of the result. States are whole on
@@ -33,15 +31,11 @@ class ReplicatedStep(LocalStep):
         ConfigError: the optimizer keeps parameters outside its groups.
     """
 
+    needs = "all parameters at once"
+
     def __init__(self, optimizer: Optimizer, strategy: str) -> None:
-        super().__init__(optimizer)
-        if not self._is_active:
-            raise ConfigError(
-                f"{type(optimizer).__name__} needs all parameters at once, which {strategy} brings to those in "
-                "param_groups, and keeps parameters elsewhere, too: keep them there alone, or choose ddp"
-            )
+        super().__init__(optimizer, strategy)
         self._operation = f"a step of {type(optimizer).__name__}"
-        self._seen = SeenParameters()
 
     def _show_shards(self) -> None:
         optimizer = self._optimizer
@@ -69,14 +63,9 @@ class ReplicatedStep(LocalStep):
 
     def _show_dtensors(self) -> None:
         # Also after an exception: parameters that were stepped before it keep their new values, as in one process.
-        optimizer = self._optimizer
-        stepped, optimizer.state = optimizer.state, self._state
-        for key, state in stepped.items():
-            self._state[self._owner.get(key, key)] = state
-        for group, whole in zip(optimizer.param_groups, self._whole):
-            group["params"][:] = whole
+        owner = self._owner
+        self._put_back()
         with torch.no_grad(), without_subclass_functions():
-            for seen, parameter in self._owner.items():
+            for seen, parameter in owner.items():
                 write(parameter, seen)
             self._seen.empty()
-        self._whole, self._state, self._owner = [], None, {}
