@@ -121,3 +121,14 @@ def test_what_is_tried_has_functions_and_lists_of_today(value: object) -> None:
     retrial.before_step()
     (made,) = tried
     assert made.change == value  # type: ignore[attr-defined]
+
+
+def test_what_is_tried_has_the_shapes_of_setup_where_shards_have_one_element() -> None:
+    optimizer = SGD([nn.Parameter(torch.ones(4))], lr=0.1)
+    tried: list[Optimizer] = []
+    retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), tried.append)
+    optimizer.param_groups[0]["params"] = [nn.Parameter(torch.ones(1))]
+    optimizer.param_groups[0]["nesterov"] = True
+    retrial.before_step()
+    (made,) = tried
+    assert made.param_groups[0]["params"][0].shape == (4,)

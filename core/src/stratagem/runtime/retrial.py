@@ -49,15 +49,18 @@ class Retrial:
     def _with_todays_settings(self) -> Optimizer:
         """Return the optimizer of `setup` with today's settings; groups that were added are today's."""
         tried, given = self._first, self._given
-        attributes = {
-            key: value for key, value in vars(given).items() if key not in ("state", "param_groups")
-        }
-        holders = [(vars(tried), attributes), *zip(tried.param_groups, given.param_groups)]
+        holders = [(vars(tried), vars(given)), *zip(tried.param_groups, given.param_groups)]
         for before, today in holders:
             # What steps have made stays out: it has the shapes of shards.
-            before.update({key: value for key, value in today.items() if not holds_tensors(value)})
+            before.update(
+                {k: value for k, value in today.items() if k not in _MADE and not holds_tensors(value)}
+            )
         tried.param_groups[self._groups :] = given.param_groups[self._groups :]
         return tried
+
+
+_MADE = ("param_groups", "params", "state")
+"""What an optimizer and its groups have of tensors, which may be small, too."""
 
 
 def as_set_up(optimizer: Optimizer) -> Optimizer:
