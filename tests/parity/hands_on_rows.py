@@ -988,15 +988,7 @@ def ascending_optimizer(run: Loop) -> None:
     """SAM as an optimizer: its `step` evaluates the closure twice."""
     original = Blocks()
     model, optimizer = run.setup(original, Ascending(original.parameters(), lr=0.1, momentum=0.9))
-    for x, y in run.batches(3):
-
-        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
-            optimizer.zero_grad()
-            loss = F.mse_loss(model(x), y)
-            run.backward(loss, model)
-            return loss
-
-        run.note("loss", run.mean(torch.as_tensor(optimizer.step(closure))))
+    closures(run, model, optimizer)
 
 
 class Lookahead(torch.optim.Optimizer):

@@ -267,8 +267,8 @@ def test_states_of_no_parameter_are_none_for_flat_shards() -> None:
     assert reason(Counting, "rows", "columns", "parameters") == "None"
 
 
-def test_an_optimizer_that_is_told_to_train_first() -> None:
-    class Told(Swapping):
+def test_an_optimizer_whose_train_has_to_be_called_first() -> None:
+    class Strict(Swapping):
         def step(self, closure: Any = None) -> None:
             assert self.is_training, "call train() first"
             super().step(closure)
@@ -278,7 +278,7 @@ def test_an_optimizer_that_is_told_to_train_first() -> None:
         def train(self) -> None:
             self.is_training = True
 
-    assert reason(Told, "rows") == "None"
+    assert reason(Strict, "rows") == "None"
 
 
 def test_without_cuts_it_is_only_tried() -> None:

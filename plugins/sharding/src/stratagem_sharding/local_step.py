@@ -57,7 +57,7 @@ class LocalStep:
         if not self._is_active:
             yield
             return
-        # Registered anew for each step, so that it runs after the user's pre-hooks and before the user's post-hooks.
+        # Registered again for each step, so that it runs after the user's pre-hooks and before the user's post-hooks.
         before = self._optimizer.register_step_pre_hook(self._enter)
         after = self._optimizer.register_step_post_hook(self._leave)
         hooks: Any = after.hooks_dict_ref()
