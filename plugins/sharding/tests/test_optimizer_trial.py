@@ -281,6 +281,21 @@ def test_an_optimizer_whose_train_has_to_be_called_first() -> None:
     assert reason(Strict, "rows") == "None"
 
 
+class Noisy(OwnGlobalNorm):
+    """Adds noise to its steps."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad.add_(torch.randn_like(p.grad), alpha=0.01)
+        return super().step(closure)
+
+
+def test_random_numbers_are_other_ones_on_each_rank() -> None:
+    """All ranks would step all parameters, each with its own noise."""
+    assert "it draws random numbers" in reason(lambda p: Noisy(p, lr=0.1))
+
+
 def test_without_cuts_it_is_only_tried() -> None:
     assert why_not(OwnGlobalNorm(net().parameters(), lr=0.1), []) is None
     assert "couldn't be tried" in str(why_not(Strange(net().parameters()), []))

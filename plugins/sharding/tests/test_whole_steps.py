@@ -67,6 +67,17 @@ def test_what_cant_be_tried_is_refused() -> None:
     assert "couldn't be tried on small tensors" in str(reason(Strange(parameters(), {})))
 
 
+class Noisy(OwnGlobalNorm):
+    def step(self, closure: Any = None) -> Any:
+        for p in self.param_groups[0]["params"]:
+            p.grad.add_(torch.randn_like(p.grad), alpha=0.01)
+        return super().step(closure)
+
+
+def test_what_needs_all_and_draws_random_numbers_is_refused() -> None:
+    assert "draws random numbers, which differ between ranks" in str(reason(Noisy(parameters(), lr=0.1)))
+
+
 def test_settings_that_are_switched_change_how_it_steps() -> None:
     optimizer, tried = OwnSign(parameters()), OwnRowNorm(parameters())
     assert reason(tried) is None

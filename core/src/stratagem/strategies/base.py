@@ -167,7 +167,8 @@ class Strategy(RankFacade):
 
         Args:
             optimizer: with its groups; it is left as it is.
-            cuts: the ways in which tensors are cut into shards; none to find out whether it can be tried at all.
+            cuts: the ways in which tensors are cut into shards; none to find out whether it can be tried at all, and
+                draws no random numbers, which differ between ranks.
 
         Raises:
             BrokenPluginError: no distribution declares one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,8 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
 
     Args:
         optimizer: with its groups; parameters may be sharded already.
-        cuts: how its parameters are sharded; empty to find out only whether a copy can be tried at all.
+        cuts: how its parameters are sharded; empty to find out only whether a copy can be tried at all,
+            and draws no random numbers.
     """
     declared = getattr(optimizer, _ELEMENTWISE, None)
     if declared:
@@ -121,8 +123,8 @@ def _other_numbers(
     mixing: MixingOperations,
 ) -> str | None:
     """Step whole tensors and their shards; return how their results differ, or None if they agree."""
-    divided = [halves(group, cut) for group in groups] if cut else []
-    parts = [TrialCopy(optimizer, [group[at] for group in divided]) for at in range(2 if cut else 0)]
+    divided = [halves(group, cut) if cut else [group] for group in groups]
+    parts = [TrialCopy(optimizer, [group[at] for group in divided]) for at in range(2 if cut else 1)]
     generator = torch.Generator().manual_seed(0)
     for step, (scale, count) in enumerate(PLAN):
         # Larger gradients for every other tensor in every other step: a decision based on all tensors then differs
@@ -141,14 +143,17 @@ def _other_numbers(
                 whole.step(grads, how)
         except Exception as error:
             raise _NotTriedError(error) from error
-        if not cut:
-            continue
-        divided = [halves(group, cut) for group in grads]
+        divided = [halves(group, cut) if cut else [group] for group in grads]
         for at, part in enumerate(parts):
             try:
                 part.step([group[at] for group in divided], how)
             except Exception as error:
                 return f"it fails on shards ({type(error).__name__}: {error})"
+        if not cut:
+            both = zip(chain(*whole.values()), chain(*parts[0].values()))
+            if not all(torch.allclose(one, other, rtol=TOLERANCE, atol=1e-9) for one, other in both):
+                return "it draws random numbers, which differ between ranks"
+            continue
         first, second = (part.values() for part in parts)
         if not all(_agree(*each, cut) for each in zip(before, whole.values(), first, second)):
             return (

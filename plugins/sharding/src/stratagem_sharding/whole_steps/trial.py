@@ -50,9 +50,10 @@ def reason_despite_wholes(
     despite = strategy.try_optimizer(optimizer, ("parameters",))
     if despite is None:
         _FOUND[optimizer] = _Found(OwnedStep, reason)
-    elif has_all and strategy.try_optimizer(optimizer, ()) is None:
-        _FOUND[optimizer] = _Found(ReplicatedStep, despite)
-        return None
+    elif has_all:
+        found, despite = _Found(ReplicatedStep, despite), strategy.try_optimizer(optimizer, ())
+        if despite is None:
+            _FOUND[optimizer] = found
     return despite
 
 
