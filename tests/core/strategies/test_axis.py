@@ -94,7 +94,7 @@ def test_what_cannot_be_composed_is_refused_by_a_sentence_that_names_both() -> N
         composed([Inner(), Outer()])
     with pytest.raises(ConfigError, match="has no axes"):
         composed([])
-    with pytest.raises(ConfigError, match="'inner' is no axis"):
+    with pytest.raises(ConfigError, match="'inner' is not an axis"):
         composed(["inner"])  # type: ignore[list-item]  # on purpose
 
 

@@ -1,4 +1,4 @@
-"""What holds for every strategy: parameters keep what the user gave them, and copies stay equal."""
+"""Checks for every strategy: parameters keep the user's settings, and copies on ranks stay equal."""
 
 from __future__ import annotations
 

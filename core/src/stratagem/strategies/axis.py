@@ -1,6 +1,7 @@
 """`Axis`: one parallelism, which a strategy composes with others on one mesh of ranks.
 
-An axis is configuration, as a strategy is: what runs lives in the `AxisSteps` that its `apply` answers with.
+An axis is configuration, like a strategy. The code that runs during training is in the `AxisSteps` that `apply`
+returns.
 """
 
 from __future__ import annotations
@@ -28,62 +29,66 @@ if TYPE_CHECKING:
 
 
 class Axis(ABC):
-    """One dimension of a mesh of ranks, and what the ranks along it share out.
+    """One parallelism: a dimension of a mesh of ranks, and the work that ranks along it divide.
 
     Args:
-        size: number of ranks along it; "auto" is what the other axes leave.
+        size: number of ranks along it; "auto" takes all ranks that the other axes leave.
 
     Attributes:
-        size: as given.
+        size: the argument; text that is a number becomes an int.
 
     Raises:
-        ConfigError: another size.
+        ConfigError: `size` is neither a positive whole number nor "auto".
     """
 
     name: ClassVar[str]
     """The name of its component, and of its dimension of the mesh."""
     mesh_order: ClassVar[int]
-    """Its place in the mesh, from the outermost dimension, whose ranks are far apart, to the innermost, whose ranks
-    are neighbours. docs/guides/compositions.md lists those of ours."""
+    """Position of its dimension in the mesh. The axis with the smallest number is the outermost; its ranks are far
+    apart. Ranks along the innermost axis are neighbours. docs/guides/compositions.md lists the numbers of our
+    axes."""
     setup_order: ClassVar[int]
-    """When its `apply` is called, the smallest first. What splits layers comes before what shards the rest."""
+    """When its `apply` is called, the smallest number first. Axes that split layers come before axes that shard the
+    remaining parameters."""
     reads_same_batches: ClassVar[bool]
-    """Whether ranks along it read the same batches. The batches are shared among the ranks of all other axes."""
+    """Whether ranks along it read the same batches. Data is divided among the ranks of the axes where this is
+    False."""
     averages_gradients: ClassVar[bool] = True
-    """Whether optimizers step by gradients that are complete over its ranks. Losses with weights need that."""
+    """Whether gradients are complete over its ranks when an optimizer steps. Losses with weights need that."""
     keeps_copies_equal: ClassVar[bool] = True
-    """Whether the copies that ranks along it hold stay equal after each step. They are then compared during
+    """Whether the copies that ranks along it hold stay equal after each step. If so, they are compared during
     training."""
     unsplit_parameters: ClassVar[Literal["own", "copies", "shards"]] = "own"
-    """What becomes of parameters that it doesn't split: "own" if it completes their gradients itself; "copies" if the
-    axis that shards parameters averages them along this one, too; "shards" if that one shards them along both."""
+    """Which axis reduces the gradients of parameters that this axis doesn't split. "own": this axis does. "copies":
+    the axis that shards parameters averages them over this axis, too. "shards": the axis that shards parameters
+    shards them over both axes."""
     excludes: ClassVar[Mapping[str, str]] = {}
-    """Name of an axis that it can't be composed with → why, as the end of a sentence."""
+    """Names of axes that it can't be composed with → the reason, as the end of a sentence."""
     lacks: ClassVar[frozenset[str]] = frozenset()
-    """Features that a composition with it doesn't have, by names from `FEATURES`."""
+    """Names from `FEATURES` that compositions with this axis don't support."""
     precisions: ClassVar[tuple[str, ...]] = ("*",)
-    """Names of the precisions it works with; "*" is any, and "float8*" any name with this prefix."""
+    """Names of supported precisions. "*" matches any name, and "float8*" any name with this prefix."""
     gives_parts: ClassVar[bool] = False
-    """Whether ranks along it compute different parts of the module, and it runs each batch through all of them:
-    `divide` is called then. A composition has at most one such axis."""
+    """Whether it gives each rank a different part of the module, and runs each batch through all parts. If so,
+    `divide` is called. A composition has at most one such axis."""
     takes_parts: ClassVar[bool] = False
-    """Whether it can be composed with an axis that gives parts: its `apply` looks at `AxisTarget.roots`."""
+    """Whether it can be composed with an axis that gives parts. Its `apply` must then respect `AxisTarget.roots`."""
     sends: ClassVar[str]
-    """What ranks along it send to each other, and when: a line of the printed plan."""
+    """What ranks along it send to each other, and when. Ends the line "NAME: ranks … send" of the printed plan."""
 
     def __init__(self, size: AxisSize = "auto") -> None:
         self.size = check_axis_size(self.name, size)
 
     def companions(self) -> Sequence[Axis]:
-        """Return axes that it needs in the mesh, with one rank where the user names none of their name."""
+        """Return axes that it needs in the mesh. Each is added unless the user gave an axis of the same name."""
         return ()
 
     def check_run(self, sizes: Mapping[str, int], run: Run) -> None:
-        """Refuse what its settings can't do in this run; asked before anything is launched.
+        """Refuse a run that its settings don't support. Called before anything is launched.
 
         Args:
-            sizes: of all axes by name, outermost first.
-            run: assembled.
+            sizes: number of ranks of all axes by name, outermost first.
+            run: the assembled run.
 
         Raises:
             UsageError: says what to choose instead.
@@ -92,14 +97,14 @@ class Axis(ABC):
     def divide(self, target: AxisTarget) -> ModulePart:
         """Give this rank its part of the module. Collective.
 
-        Called once in a `setup`, before any `apply`, of an axis that `gives_parts`. What this rank computes has its
-        values afterwards; the rest of the module is on "meta", so that names stay.
+        Called once in a `setup`, before any `apply`, if the axis `gives_parts`. Afterwards, tensors that this rank
+        computes with have their values. The other tensors are on "meta", so that the module keeps all names.
 
         Args:
             target: as for `apply`.
 
         Raises:
-            ConfigError: it can't do so with this module; says what to change.
+            ConfigError: the module can't be divided; says what to change.
         """
         raise NotImplementedError(f"axis {self.name!r} gives parts, and doesn't override divide")
 
@@ -110,46 +115,47 @@ class Axis(ABC):
         Called once in a `setup`, after the axes with a smaller `setup_order`.
 
         Args:
-            target: the module, and where its ranks stand.
+            target: the module, and the mesh of ranks.
 
         Returns:
-            What it does in each step.
+            The axis's work in each step.
 
         Raises:
-            ConfigError: it can't do so with this module; says what to change.
+            ConfigError: the module can't be transformed; says what to change.
         """
 
 
 @dataclass(frozen=True)
 class AxisTarget:
-    """What an axis transforms."""
+    """The module that an axis transforms, and the mesh of ranks."""
 
     request: SetupRequest
     """As the `setup` hook received it. Its module's tensors may be on "meta" until they are filled."""
     mesh: DeviceMesh
-    """All ranks, in a dimension for each axis, which has its name."""
+    """All ranks of the run. It has one dimension per axis, with the axis's name."""
     sizes: Mapping[str, int]
     """Number of ranks along each axis by its name, outermost first."""
     axes: Sequence[Axis]
     """All axes, outermost first."""
     fill_unit: Callable[[nn.Module], None]
-    """Give a module its values, outside of modules in it that were filled: rank 0's, or those that it was made with.
-    Collective. What no axis fills is filled after the last one."""
+    """Fill a module's tensors, except those of submodules that were filled before. The values are rank 0's, or those
+    with which the module was made. Collective. Modules that no axis fills are filled after the last axis."""
     closing: ExitStack
-    """Unwound at the end of the run: takes what undoes a change to the user's module, or to the process."""
+    """Closed at the end of the run. Add callbacks that undo changes to the user's module or to the process."""
     open_group: Callable[[Iterable[Sequence[int]]], Any]
     """Open a `torch.distributed` group for each list of ranks, and return this rank's. Collective among all ranks."""
     construction: Any = None
-    """How tensors on "meta" were made, as the strategy's base recorded it; None where it didn't."""
+    """The recorded construction of tensors on "meta"; None if the strategy recorded none."""
     roots: Sequence[nn.Module] | None = None
-    """The modules that this rank calls, none of them in another one, where an axis has given it a part of the module.
-    Outside of them, tensors that aren't on "meta" are whole. None: this rank has the whole module."""
+    """The outermost modules that this rank calls, if an axis has given it a part of the module; None if it has the
+    whole module. Outside of these roots, tensors that aren't on "meta" are whole."""
     split: dict[nn.Module, str] = field(default_factory=dict)
-    """Module → name of the axis along which its own parameters were split, and whose ranks read different batches.
-    Such an axis adds it, and gathers no gradients along itself; `shard` shards the module separately."""
+    """Module → name of the axis that split the module's direct parameters, if that axis's ranks read different
+    batches. Such an axis adds the entry. The gradients of these parameters need no reduction along it, so the axis
+    that shards parameters doesn't shard them over its ranks."""
 
     def names(self, unsplit_parameters: str) -> list[str]:
-        """Return the names of the axes of several ranks with this `unsplit_parameters`, outermost first."""
+        """Return the names of axes with this `unsplit_parameters` and more than one rank, outermost first."""
         return [
             axis.name
             for axis in self.axes
@@ -158,84 +164,87 @@ class AxisTarget:
 
 
 class ModulePart(ABC):
-    """What an axis has given a rank of a module.
+    """The part of a module that an axis has given this rank.
 
     Attributes:
-        roots: as `AxisTarget.roots` of the other axes.
+        roots: the outermost modules that this rank calls. The other axes get them as `AxisTarget.roots`.
     """
 
     roots: Sequence[nn.Module]
 
     @abstractmethod
     def prepare(self, steps: Sequence[AxisSteps]) -> Prepared:
-        """Return what runs batches through all parts. Called once, after every other axis's `apply`. Collective.
+        """Return the `Prepared` that runs batches through all parts. Collective.
 
-        It calls the methods of `steps`, `begin` first, and `gathered` around each batch.
+        Called once, after every other axis's `apply`. The `Prepared` must call the methods of `steps`: `begin` first,
+        and `gathered` around each batch.
 
         Args:
-            steps: what the other axes do, in the order in which they were applied.
+            steps: the other axes' work, in the order in which the axes were applied.
         """
 
 
 class AxisSteps:
-    """What an axis does while a module trains. Every method is called by all ranks alike.
+    """An axis's work while a module trains. All ranks call the methods in the same order.
 
-    Parameters and gradients of modules that other axes split are DTensors within them.
+    Within these methods, parameters and gradients of modules that other axes split are DTensors.
     """
 
     has_gradients_to_complete: bool = False
-    """Whether `complete_gradients` is called. An axis with one rank doesn't need it, for example."""
+    """Whether `complete_gradients` must be called. An axis with one rank doesn't need it, for example."""
 
     def begin(self, prepared: Prepared) -> None:
-        """Prepare for a module that all axes have transformed, and its optimizers. Called once, before anything else.
+        """Prepare for training or evaluation. Called once, before the other methods.
 
         Args:
-            prepared: what is going to be trained or evaluated.
+            prepared: the module, which all axes have transformed, and its optimizers.
         """
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Around each forward and backward."""
+        """Return a context for each forward and each backward."""
         return nullcontext()
 
     def gathered(self, reduces: bool) -> AbstractContextManager[Any]:
-        """Around all forwards and backwards of a batch that runs through the parts of several ranks.
+        """Return a context for all forwards and backwards of a batch that runs through the parts of several ranks.
 
-        Ranks along this axis may call their modules unequally often within it, where they read different batches.
-        What they need of each other's parameters is gathered before, and freed after. Collective at both ends.
+        Ranks along this axis that read different batches may call their modules a different number of times, so
+        parameters can't be gathered in each call. The context gathers them on entry and frees them on exit. Both are
+        collective.
 
         Args:
-            reduces: gradients are reduced at the end, with those of earlier batches that weren't.
+            reduces: whether gradients are reduced on exit, including unreduced ones of earlier batches.
         """
         return nullcontext()
 
     def map_output(self, output: Any) -> Any:
-        """Return what the caller of a forward gets.
+        """Return the output that the caller of a forward gets.
 
         Args:
-            output: of the module, after the axes that were applied before this one.
+            output: the module's output. Axes that were applied before this one have already mapped it.
         """
         return output
 
     def after_backward(self) -> None:
         """Average gradients after a backward that isn't within `no_sync`. Collective.
 
-        It may be called several times for one gradient: one that is averaged already must not change.
+        It may be called several times for the same gradient. A gradient that is already averaged must not change.
         """
 
     def complete_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
         """Complete gradients over the ranks of this axis, before they are clipped or stepped. Collective.
 
-        Each gradient is passed once. What a later backward adds is passed separately, and the caller adds the two.
+        Each gradient is passed once. If a later backward adds to it, only the new part is passed, and the caller adds
+        the two.
 
         Args:
-            parameters: of one optimizer.
+            parameters: those of one optimizer.
         """
 
     def after_step(self, prepared: Prepared, index: int) -> None:
-        """Do what is due after a step. Collective where it is.
+        """Do periodic work after an optimizer step, such as averaging parameters. May be collective.
 
         Args:
-            prepared: what is trained.
+            prepared: the module and its optimizers.
             index: of the optimizer that has stepped.
         """
 
@@ -246,7 +255,7 @@ class AxisSteps:
         """
 
     def release(self) -> None:
-        """Let go of what holds the process group."""
+        """Drop everything that refers to the process group."""
 
 
 @dataclass(frozen=True)
@@ -262,10 +271,10 @@ class Composition:
         """Return the number of ranks along each axis by name, outermost first.
 
         Args:
-            processes: of the run.
+            processes: number of processes of the run.
 
         Raises:
-            ConfigError: they don't multiply to `processes`.
+            ConfigError: the sizes don't multiply to `processes`.
         """
         fixed = {axis.name: axis.size for axis in self.axes if isinstance(axis.size, int)}
         taken, automatic = self.rank_unit, self.automatic
@@ -282,12 +291,12 @@ class Composition:
 
     @property
     def automatic(self) -> Axis | None:
-        """The axis whose size is what the others leave, if there is one."""
+        """The axis with the size "auto", if there is one."""
         return next((axis for axis in self.axes if axis.size == "auto"), None)
 
     @property
     def rank_unit(self) -> int:
-        """The product of the sizes that are given: the number of ranks is a multiple of it."""
+        """The product of all sizes that are numbers. The number of ranks must be a multiple of it."""
         return prod(axis.size for axis in self.axes if isinstance(axis.size, int))
 
     @property
@@ -300,11 +309,11 @@ class Composition:
         return [axis.name for axis in self.axes if not axis.reads_same_batches]
 
     def described(self) -> str:
-        """Return the expression that stands for it."""
+        """Return the composition as an expression, such as "shard=2+tensor=2"."""
         return "+".join(f"{axis.name}={axis.size}" for axis in self.given)
 
     def _fitting(self, processes: int) -> str:
-        """Return an expression that fits: the sizes that were given, as far as they divide what is left."""
+        """Return an expression for this number of processes. It keeps the given sizes as far as they divide it."""
         left, terms = processes, {}
         for axis in reversed(self.given[1:]):
             size = axis.size if isinstance(axis.size, int) and left % axis.size == 0 else 1
@@ -319,7 +328,7 @@ def composed(axes: Sequence[Axis]) -> Composition:
         axes: in any order.
 
     Raises:
-        ConfigError: there are none, two have one name, or several have the size "auto".
+        ConfigError: there are none, two have the same name, or several have the size "auto".
         CombinationError: one excludes another; names both.
     """
     if not axes:
@@ -328,7 +337,7 @@ def composed(axes: Sequence[Axis]) -> Composition:
     for axis in axes:
         if not isinstance(axis, Axis):
             raise ConfigError(
-                f"{axis!r} is no axis: give objects of classes derived from stratagem.sdk.axes.Axis"
+                f"{axis!r} is not an axis: give objects of classes derived from stratagem.sdk.axes.Axis"
             )
         if axis.name in named:
             raise ConfigError(
@@ -354,7 +363,7 @@ def composed(axes: Sequence[Axis]) -> Composition:
 
 
 def _refuse_parts(axes: Sequence[Axis]) -> None:
-    """Refuse axes that need the whole module beside one that gives each rank a part of it."""
+    """Refuse axes that need the whole module if another axis gives each rank a part of it."""
     divider = next((axis for axis in axes if axis.gives_parts), None)
     for axis in axes:
         if divider is not None and axis is not divider and not axis.takes_parts:

@@ -1,7 +1,7 @@
 """`Strategy` and `ParallelStrategy`: bases for plugins that decide how a module is trained.
 
-A strategy object is configuration plus hook implementations. What runs lives in the objects that
-its hooks answer with, so that one strategy object can be pickled to every worker.
+A strategy object is configuration plus hook implementations. The code that runs during training is in the objects
+that its hooks return, so that one strategy object can be pickled to every worker.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ if TYPE_CHECKING:
 class Strategy(RankFacade):
     """Trains on one device in one process; the base of all strategies.
 
-    `accelerator`, `checkpoint_io` and `precision_plugin` are what it was given, before and during a run; what the run
-    uses is in `session`.
+    `accelerator`, `checkpoint_io` and `precision_plugin` always have the values that the constructor got. The objects
+    that a run uses are in `session`.
 
     Args:
-        options: those of `StrategyOptions`.
+        options: see `StrategyOptions`.
 
     Raises:
         ConfigError: an unknown option.
     """
 
     start_method: str = "forkserver"
-    """How workers are started, when there are any."""
+    """How worker processes are started, if a run has any: see `ProcessGroupOptions.start_method`."""
     capabilities: Capabilities = Capabilities()
     """Capabilities of classes that no distribution declares. Subclasses inherit their parent's, unless they set their
     own."""
     parallel_devices: Sequence[torch.device] | None = None
-    """This node's devices, which win over the run's; None leaves them to the run."""
+    """This node's devices, in place of the run's `devices`; None uses the run's."""
     cluster_environment: Environment | type[Environment] | str | None = None
-    """Wins over detection; None detects."""
+    """The environment, its class or its name; None detects it."""
     optimizer_cuts: Sequence[Cut] = CUTS
     """How parameters are cut into the shards that a rank's optimizers step. Unless the strategy declares
     "whole_optimizer", the user's optimizers are tried on small tensors cut in these ways, and refused if the results
     differ."""
 
     axes: Sequence[Axis] = ()
-    """The axes that it composes, outermost first; none for a strategy that is one parallelism."""
+    """The axes that it composes, outermost first; empty for a strategy that is a single parallelism."""
 
     _sessions: LiveSessions | None = None
-    """This object's live runs in this process. The last one counts, since runs may be nested."""
+    """Live runs of this object in this process. Runs may be nested: attributes describe the last one."""
 
     def __init__(self, **options: Unpack[StrategyOptions]) -> None:
         self.accelerator = options.pop("accelerator", None)
@@ -81,41 +81,41 @@ class Strategy(RankFacade):
     # Overridable, without knowing pluggy ---------------------------------------------------------
 
     def refine_capabilities(self, declared: Capabilities) -> Capabilities:
-        """Return its capabilities with its settings, if these change them; called before anything is launched.
+        """Return the strategy's capabilities under its settings. Called before anything is launched.
 
         Args:
-            declared: by its distribution, or by its class.
+            declared: the capabilities that its distribution or its class declares.
         """
         return declared
 
     def advice_for(self, feature: str) -> str | None:
-        """Return which setting gives a feature that `refine_capabilities` has removed, as the end of a sentence.
+        """Say which setting enables a feature that `refine_capabilities` has removed, as the end of a sentence.
 
         Args:
             feature: a name from `FEATURES`.
 
         Returns:
-            None where no setting gives it: the message then names other strategies.
+            The advice, or None if no setting enables the feature. The error message then names other strategies.
         """
         return None
 
     @property
     def rank_unit(self) -> int:
-        """The number of ranks is a multiple of this; where it changes during a run, further machines wait."""
+        """The number of ranks must be a multiple of this. In an elastic run, further machines wait."""
         return 1
 
     def check_run(self, run: Run) -> None:
         """Refuse a run that its settings don't support; called before anything is launched.
 
         Args:
-            run: assembled: the devices, the accelerator, the precision's name.
+            run: the assembled run, with its devices, its accelerator and the precision's name.
 
         Raises:
             UsageError: says what to choose instead.
         """
 
     def plan_lines(self) -> Sequence[str]:
-        """Return lines for the printed plan, as of settings that come from a file."""
+        """Return lines for the printed plan, such as settings that were read from a file."""
         return ()
 
     def describe_run(self, run: Run) -> Sequence[str]:
@@ -123,29 +123,29 @@ class Strategy(RankFacade):
         ranks.
 
         Args:
-            run: assembled, and checked by `check_run`.
+            run: the assembled run. `check_run` has accepted it.
         """
         return self.plan_lines()
 
     def setup_environment(self) -> None:
-        """Prepare this worker before its process group is opened: variables, libraries. Not collective."""
+        """Prepare this worker before its process group is opened, such as environment variables. Not collective."""
 
     def setup_worker(self, run: Run) -> None:
         """Call `setup_environment`; override this method instead if you need the run to prepare a worker.
 
         Args:
-            run: as assembled in this process.
+            run: the run, as assembled in this process.
         """
         self.setup_environment()
 
     def module_init_context(self) -> AbstractContextManager[Any] | None:
-        """A context around the module's `configure_model`, as for building in shards; None for none."""
+        """Return a context for the module's `configure_model`, such as for building in shards; None for none."""
         return None
 
     def refuse_optimizer(self, optimizer: Optimizer, world_size: int) -> str | None:
         """Return why `optimizer` can't step shards, as the end of a sentence; None where it can.
 
-        Asked of strategies that don't declare "whole_optimizer"; tries a copy of it on small stand-ins.
+        Called for strategies that don't declare "whole_optimizer". Tries a copy of the optimizer on small tensors.
 
         Args:
             optimizer: with its groups; parameters may be sharded already.
@@ -154,24 +154,24 @@ class Strategy(RankFacade):
         Raises:
             BrokenPluginError: as `try_optimizer`.
         """
-        # Rows of a single rank are all rows; what is flattened has lost its shape there, too.
+        # With one rank, all cuts but "flat" leave tensors whole. A flattened tensor has lost its shape even there.
         return self.try_optimizer(
             optimizer, [cut for cut in self.optimizer_cuts if cut == "flat" or world_size > 1]
         )
 
     def try_optimizer(self, optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
-        """Return why `optimizer` steps shards otherwise than whole tensors; None where it doesn't.
+        """Return why `optimizer` steps shards differently from whole tensors; None if it steps both alike.
 
-        Asks the function that an installed distribution declares in the group of entry points
-        `stratagem.optimizer_trial`. Override it for shards that this function doesn't know.
+        Calls the function that an installed distribution declares in the entry point group
+        `stratagem.optimizer_trial`. Override this method for shards that this function doesn't know.
 
         Args:
-            optimizer: with its groups; it is left as it is.
-            cuts: the ways in which tensors are cut into shards; none to find out whether it can be tried at all, and
-                draws no random numbers, which differ between ranks.
+            optimizer: with its groups; it isn't changed.
+            cuts: the ways in which tensors are cut into shards. Without any, it is only checked that the optimizer
+                can be tried, and draws no random numbers: these would differ between ranks.
 
         Raises:
-            BrokenPluginError: no distribution declares one.
+            BrokenPluginError: no distribution declares such a function.
         """
         import importlib_metadata  # only strategies that shard need it
 
@@ -187,7 +187,8 @@ class Strategy(RankFacade):
         """Whether `setup` can continue with the shards that an earlier run in this process left of a module.
 
         Args:
-            shards: `Prepared.left_shards` of that run, of any strategy; `SetupRequest.left_shards` if so.
+            shards: `Prepared.left_shards` of that run, under any strategy. If this method returns True, `setup` gets
+                them as `SetupRequest.left_shards`.
         """
         return False
 
@@ -202,7 +203,7 @@ class Strategy(RankFacade):
 
     @hookimpl
     def reduce(self, request: ReduceRequest) -> Collectives:
-        """Answer with the run's collectives."""
+        """Return the run's collectives."""
         opened = self.open_collectives(request)
         if self._sessions:
             self.session.opened = opened
@@ -210,7 +211,7 @@ class Strategy(RankFacade):
 
     @hookimpl
     def setup(self, request: SetupRequest) -> Prepared:
-        """Answer with the prepared module and optimizers."""
+        """Return the prepared module and optimizers."""
         return Prepared(request)
 
     # What a user reads while a run is live ----------------------------------------------------------
@@ -232,7 +233,7 @@ class Strategy(RankFacade):
             StratagemError: no run of this strategy is live in this process.
         """
         session = self._session_for("ranks")
-        # While extensions wrap what `open_collectives` returned, that is all there is.
+        # While extensions wrap the result of `open_collectives`, `session.collectives` isn't set yet.
         live: Collectives | None = getattr(session, "collectives", session.opened)
         if live is None:
             raise StratagemError(f"{type(self).__name__} has ranks only after open_collectives")
@@ -240,7 +241,7 @@ class Strategy(RankFacade):
 
     @property
     def root_device(self) -> torch.device:
-        """This rank's device in the live run, the first where it has several.
+        """This rank's device in the live run; the first one if it has several.
 
         Raises:
             StratagemError: no run of this strategy is live in this process.
@@ -249,7 +250,7 @@ class Strategy(RankFacade):
 
     @property
     def num_processes(self) -> int:
-        """Processes of the live run on each of its machines.
+        """Number of processes of the live run on each machine.
 
         Raises:
             StratagemError: no run of this strategy is live in this process.
@@ -275,11 +276,11 @@ class Strategy(RankFacade):
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those that the live run steps; none where it doesn't train."""
+        """The optimizers that the live run steps; empty if it doesn't train."""
         return list(self._only_prepared("optimizers")[0].optimizers)
 
     def _only_prepared(self, name: str) -> tuple[Prepared, nn.Module]:
-        """Return the one module that the live run has set up, and what the strategy was given to wrap."""
+        """Return the only module that the live run has set up, and the module that the strategy got to wrap."""
         found = self._sessions[-1].set_up_modules() if self._sessions else []
         if not found:
             raise StratagemError(
@@ -287,8 +288,8 @@ class Strategy(RankFacade):
             )
         if len(found) > 1:
             raise StratagemError(
-                f"{type(self).__name__} has {name} of one module, and this run has set up {len(found)}: ask what "
-                "each `setup` returned"
+                f"{type(self).__name__} has {name} of one module, and this run has set up {len(found)}: use the "
+                "objects that `setup` returned"
             )
         return found[0]
 
@@ -322,7 +323,7 @@ class ParallelStrategy(Strategy):
     """Base of strategies with several processes.
 
     Args:
-        options: those of `ParallelOptions`.
+        options: see `ParallelOptions`.
     """
 
     capabilities = Capabilities(processes="per-device")

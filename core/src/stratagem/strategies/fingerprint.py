@@ -1,4 +1,4 @@
-"""Numbers that are equal exactly where values are, bit by bit, as far as anything but malice can tell."""
+"""Fingerprints of tensors: equal if all bits are, and otherwise different unless someone contrives a collision."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from zlib import crc32
 import torch
 
 WIDTH = 1021
-"""Sums are kept apart by position modulo this, so that values in other places count as other values.
+"""Number of sums. Each element goes into the sum of its position modulo this, so that the order of values counts.
 
-A prime: with a power of two, exchanged rows of a matrix as wide as it would leave all sums as they are.
+It is a prime. With a power of two, swapping two rows of a matrix with that many columns would change no sum.
 """
 SMALL = 2**16
-"""Elements up to which tensors are put together before they are summed: fewer operations."""
+"""Tensors of up to this many elements are concatenated before they are summed, which takes fewer operations."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fingerprint(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return a number of the bits of `tensors`, an int64 scalar on `device`. Doesn't wait for the device.
+    """Return a fingerprint of the bits of `tensors`, an int64 scalar on `device`. Doesn't wait for the device.
 
     Args:
-        tensors: plain ones, of any shape and dtype; their order counts.
-        device: where the result is to be.
+        tensors: of any shape and dtype, but no DTensors; their order counts.
+        device: of the result.
     """
     total = torch.zeros((), dtype=torch.int64, device=device)
     for index, flat in enumerate(_joined(tensors)):
@@ -35,7 +35,7 @@ def fingerprint(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.
 
 
 def number_of(value: Any) -> int:
-    """Return a number of a value that JSON can hold, the same in every process."""
+    """Return a checksum of a JSON value. It is the same in every process."""
     return crc32(repr(value).encode())
 
 
@@ -49,13 +49,16 @@ def _summed(flat: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
-    """A number for each place, the same in every process; odd, so that no bit of a sum is lost in the product."""
+    """Return a weight for each sum, the same in every process.
+
+    Weights are odd: multiplying by an odd number modulo 2^64 is invertible, so that no bit of a sum is lost.
+    """
     numbers = Random(0)
     return torch.tensor([numbers.getrandbits(62) | 1 for _ in range(WIDTH)], device=device)
 
 
 def _joined(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Tensor]:
-    """Yield the bits of `tensors` as flat integers: small ones of a kind together, others separately."""
+    """Yield the bits of `tensors` as flat integers. Small tensors of one dtype and device are concatenated."""
     small: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
         bits = _bits(tensor)

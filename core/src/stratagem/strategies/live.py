@@ -1,4 +1,4 @@
-"""Which live session a strategy answers from."""
+"""The live sessions that a strategy's attributes describe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 class LiveSessions(list["Session"]):
-    """The live runs of one strategy object in this process, the innermost last; empty in a pickle and a deep copy.
+    """The live runs of one strategy object in this process, the innermost last. Pickles and deep copies are empty.
 
-    A strategy is pickled to workers as configuration. Its own `__getstate__` needn't know of this.
+    A strategy is pickled to workers as configuration, without live runs. This class takes care of that, so that a
+    subclass with its own `__getstate__` needn't.
     """
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[LiveSessions], tuple[()]]:
@@ -20,16 +21,17 @@ class LiveSessions(list["Session"]):
 
 
 def bind_session(strategy: Strategy, session: Session) -> None:
-    """Have `strategy` answer from `session`, until `unbind_session`."""
+    """Make the attributes of `strategy` describe `session`, until `unbind_session`."""
     if strategy._sessions is None:
         strategy._sessions = LiveSessions()
     strategy._sessions.append(session)
 
 
 def unbind_session(strategy: Strategy, session: Session) -> None:
-    """Have `strategy` answer from the run around `session` again, where there is one."""
+    """Remove `session`. The attributes of `strategy` then describe the enclosing run, if there is one."""
     sessions = strategy._sessions
     if sessions is not None and session in sessions:
-        sessions.remove(session)  # in place: a shallow copy has the same list, and its run is over, too
+        # In place: shallow copies of the strategy share the list, and the run is over for them, too.
+        sessions.remove(session)
     if not sessions:
         vars(strategy).pop("_sessions", None)

@@ -1,4 +1,4 @@
-"""`LossSum`: a loss that is a sum, with the weight of its mean; and the loss in what a step returned."""
+"""`LossSum`: a sum of losses and its weight. Functions that find the loss in a training step's output."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from stratagem.errors import DataError, short
 class LossSum(NamedTuple):
     """A sum of losses, and its weight: the number of losses that it sums.
 
-    The step's gradient is that of Σ loss / Σ weight, over the ranks that read different batches and the micro-batches
-    of the step. `training_step` may return it, or a dict with "loss" and "weight". See docs/guides/losses.md.
+    The gradient of a step is that of Σ loss / Σ weight. Both sums run over the step's micro-batches and over the
+    ranks that read different batches. `training_step` may return a `LossSum`, or a dict with "loss" and "weight". See
+    docs/guides/losses.md.
     """
 
     loss: torch.Tensor
-    """A scalar with a graph: the sum over this micro-batch, as `cross_entropy(..., reduction="sum")`."""
+    """A scalar with a graph: the sum over this micro-batch, such as of `cross_entropy(..., reduction="sum")`."""
     weight: torch.Tensor | float
-    """How many losses were summed, as the number of tokens with a label: a number, or a tensor with one element.
-    A tensor stays on its device. 0 where the micro-batch has nothing to learn from."""
+    """How many losses were summed, such as the number of tokens with a label. A number, or a tensor with one element;
+    a tensor on a GPU isn't copied to the CPU. 0 if the micro-batch has nothing to learn from."""
 
     def mean(self) -> torch.Tensor:
         """Return loss / weight of this micro-batch alone, without a graph; 0 where the weight is 0."""
@@ -33,10 +34,10 @@ class LossSum(NamedTuple):
 
 
 def loss_of(output: Any) -> torch.Tensor | None:
-    """Return the loss in what a training step returned: the sum where it has a weight.
+    """Return the loss in a training step's output: the sum if it has a weight, None if the output is None.
 
     Raises:
-        DataError: there is none.
+        DataError: the output has no loss.
     """
     if output is None or isinstance(output, torch.Tensor):
         return output
@@ -56,18 +57,18 @@ def loss_of(output: Any) -> torch.Tensor | None:
 
 
 def weight_of(output: Any) -> torch.Tensor | float | None:
-    """Return the weight in what a training step returned; None where it has none."""
+    """Return the weight in a training step's output; None if it has none."""
     if isinstance(output, LossSum):
         return output.weight
     return output.get("weight") if isinstance(output, Mapping) else None
 
 
 def weight_on(weight: torch.Tensor | float, device: torch.device) -> torch.Tensor:
-    """Return a weight as a tensor without dims on `device`, in the widest float that this has.
+    """Return a weight as a scalar tensor on `device`, in float64 if the device has it, else in float32.
 
     Raises:
-        DataError: it is not a number, negative, infinite or NaN. For a tensor on a device other than the CPU, only
-            the shape is checked: reading its value would wait for the device.
+        DataError: the weight isn't a number, or is negative, infinite or NaN. For a tensor on a device other than the
+            CPU, only the shape is checked, because reading its value would wait for the device.
     """
     dtype = _widest(device.type)
     if isinstance(weight, torch.Tensor):

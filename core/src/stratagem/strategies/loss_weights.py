@@ -1,8 +1,9 @@
 """`LossWeights`: gradients of Σ loss / Σ weight, over all ranks and micro-batches of a step.
 
-A loss that is a sum is taken backward as it is, times `unit`, and strategies reduce its gradients as any others. The
-weights of a window are summed over the ranks in one small collective, which its last backward overlaps; after that
-backward, gradients are divided by the sum. They are complete then: your loop reads, clips and steps them.
+A window is all backwards since an optimizer's gradients were dropped or stepped. Each backward runs on the summed
+loss times `unit`, and strategies reduce the gradients like any others. A small collective sums the window's weights
+over the ranks while its last backward runs. After that backward, gradients are divided by the sum. They are then
+complete: your loop can read, clip and step them.
 """
 
 from __future__ import annotations
@@ -27,38 +28,40 @@ if TYPE_CHECKING:
     from stratagem.strategies.prepared import Prepared
 
 WAIT_S = 300.0
-"""How long a rank with the first weighted loss of a run waits for those of the others."""
+"""How long a rank waits, at the first weighted loss of a run, for the other ranks to have one, too."""
 
 
 @dataclass
 class _Window:
-    """What the gradients of one optimizer hold. A window is what was taken backward since they were dropped."""
+    """The state of one optimizer's gradients."""
 
     is_pending: bool = False
-    """A backward has added sums that aren't divided yet."""
+    """Whether a backward has added gradients of sums that aren't divided yet."""
     is_mean: bool = False
-    """They are those of a weighted mean."""
+    """Whether gradients are divided: they are those of a weighted mean."""
     is_empty: bool = True
-    """They were dropped, or never there."""
+    """Whether gradients were dropped, or none were ever there."""
 
 
 class LossWeights:
-    """Weights of the losses of one module that was set up, by optimizer.
+    """Weights of the losses of one prepared module, by optimizer.
 
-    Optimizers have windows of their own: one may be stepped, and its gradients dropped, while others go on. A last
-    window is that of parameters which no optimizer of `setup` has.
+    Each optimizer has its own window, because it may step and drop its gradients while others go on. The last window
+    is for parameters that no optimizer of `setup` has.
 
     Args:
-        prepared: whose gradients they are.
+        prepared: the module and optimizers whose gradients are divided.
         data: the ranks that read different batches.
 
     Attributes:
-        is_used: whether losses have weights. It is so from the first one on, and for all losses of the run.
+        is_used: whether losses have weights. True from the run's first loss with a weight on; every later loss then
+            needs one.
         is_last: whether the next backward is the last of its window, so that gradients are completed after it.
-        unit: by what losses are multiplied, so that gradients are about as large as those of a mean until they are
-            divided: float16 has no room for a sum over a thousand tokens. A power of two, which rounds nothing,
-            near the first micro-batch's weight.
-        watches_steps: whether your loop steps the optimizers themselves, so that only they know when.
+        unit: factor of losses that makes gradients about as large as those of a mean until they are divided. Without
+            it, gradients of a sum over a thousand tokens overflow in float16. It is a power of two, because that
+            rounds nothing, and near 1 / (a rank's mean weight at the first loss).
+        watches_steps: whether your own loop calls `step` of the optimizers, so that only optimizer hooks notice
+            steps.
     """
 
     def __init__(self, prepared: Prepared, data: Collectives) -> None:
@@ -67,7 +70,8 @@ class LossWeights:
         self.unit, self._has_unit = 1.0, False
         self._windows: list[_Window] = []
         self._own = self._total = torch.zeros(0)
-        """By window: this rank's weights since the last sum over ranks, and the weight of what gradients hold."""
+        """By window: this rank's weights that aren't summed over ranks yet, and the total weight of all losses in the
+        gradients."""
         self._reduced: torch.Tensor | None = None
         self._work: Any = None
         self._handles: list[RemovableHandle] = []
@@ -85,17 +89,17 @@ class LossWeights:
         """Note the weight of a loss, before its backward. Call it on a rank without a loss, too.
 
         Args:
-            weight: of the loss; None where there is neither.
+            weight: the weight of the loss; None if there is no loss.
             has_loss: whether there is a loss.
             is_done: whether its backward has run already, with the loss times `unit`.
 
         Returns:
-            By what the loss is to be multiplied.
+            The factor by which to multiply the loss before its backward.
 
         Raises:
             CombinationError: the strategy can't divide by weights.
-            DataError: the weight isn't a number from 0.
-            GradientError: other losses have weights and this one doesn't, or gradients are there of none.
+            DataError: the weight isn't a number of at least 0.
+            GradientError: this loss has no weight while others have, or there are gradients of a loss without one.
         """
         if weight is None and has_loss:
             raise GradientError(
@@ -125,7 +129,7 @@ class LossWeights:
             self._work = None
         self._total = self._total + reduced
         ranks = self._prepared.averaged_ranks()
-        # Nothing was summed where all weights are 0: gradients are zeros, and the step is one of zeros.
+        # If all weights are 0, there was nothing to learn from: make gradients zeros instead of dividing by 0.
         factors = torch.where(self._total > 0, ranks / (self._total * self.unit), 0.0)
         for factor, window, gradients in zip(factors, self._windows, self._gradients()):
             multiply_(gradients, factor)
@@ -134,7 +138,7 @@ class LossWeights:
             self._choose_unit(self._total.max())
 
     def _choose_unit(self, total: torch.Tensor) -> None:
-        # Waits for the device, once in a run.
+        # `float` waits for the device, but only once in a run.
         weight = float(total)
         if weight > 0:
             self._has_unit, self.unit = True, 2.0 ** round(math.log2(self._data.world_size / weight))
@@ -142,20 +146,20 @@ class LossWeights:
     # When gradients are dropped or stepped --------------------------------------------------------
 
     def drop(self, index: int) -> None:
-        """The gradients of optimizer `index` are dropped, or filled with zeros."""
+        """Note that gradients of optimizer `index` were dropped, or filled with zeros."""
         if self._windows:
             self._end(index, is_empty=True)
 
     def note_step(self, index: int) -> None:
-        """Optimizer `index` has stepped: a window begins."""
+        """Note that optimizer `index` has stepped. A new window begins."""
         if self._windows:
             self._end(index, is_empty=False)
 
     def mean(self, loss: Any, index: int) -> Any:
-        """Return the weighted mean loss over ranks, from sums of losses whose backwards are complete.
+        """Return the weighted mean loss over ranks. Call it after the window is complete.
 
         Args:
-            loss: the mean over ranks of the sums, a number or a tensor.
+            loss: the mean over ranks of their summed losses, a number or a tensor.
             index: of the optimizer whose window it is.
         """
         if isinstance(loss, torch.Tensor):
@@ -173,15 +177,15 @@ class LossWeights:
             self.unit, self._has_unit = float(state["unit"]), True
 
     def release(self) -> None:
-        """Leave the user's optimizers as they were."""
+        """Remove the hooks from the user's optimizers."""
         while self._handles:
             self._handles.pop().remove()
 
     # --------------------------------------------------------------------------------------------
 
     def _begin(self, weight: torch.Tensor | float, is_done: bool) -> None:
-        """Expect weights of losses from now on. Collective; a rank that doesn't come is noticed by `all_arrive`."""
-        self._prepared.averaged_ranks()  # which refuses
+        """Require weights of all losses from now on. Collective; `all_arrive` detects ranks that don't take part."""
+        self._prepared.averaged_ranks()  # raises if the strategy can't divide by weights
         if not self._data.all_arrive("the first loss with a weight", WAIT_S):
             raise GradientError(
                 f"rank {self._data.rank} has a loss with a weight, and another rank has none: give each loss its "
@@ -207,13 +211,15 @@ class LossWeights:
         if window.is_pending:
             return
         if not gradients:
-            # Dropped: by `parameter.grad = None`, too. A backward that didn't reach these parameters doesn't count.
+            # They were dropped, perhaps by `parameter.grad = None`, or earlier backwards didn't reach these
+            # parameters. Weights of such backwards don't count.
             self._end(index, is_empty=True)
             if self._prepared.shows_unreduced_gradients:
-                return  # which leaves it to the next backward, whether this one reaches them
+                # Whether this backward reaches the parameters is seen before the next one.
+                return
             window = self._windows[index]
         elif window.is_mean:
-            # Sums again, to which those of the next backward can be added.
+            # Multiply the means by their weight again, so that the next backward can add its sums.
             multiply_(gradients, self._total[index] * (self.unit / self._prepared.averaged_ranks()))
             window.is_mean = False
         elif not window.is_empty and any(bool(gradient.count_nonzero()) for gradient in gradients):
@@ -228,7 +234,7 @@ class LossWeights:
         self._own[index] = self._total[index] = 0
 
     def _reduce(self) -> None:
-        """Sum the ranks' weights, without waiting for it."""
+        """Begin to sum the ranks' weights. `complete` waits for the result."""
         reduced = self._own.clone()
         self._own.zero_()
         group = self._data.process_group
@@ -256,7 +262,7 @@ class LossWeights:
 
 
 def _local(gradient: torch.Tensor) -> torch.Tensor:
-    """Return this rank's shard of a DTensor; it has the same memory."""
+    """Return this rank's shard of a DTensor, or an ordinary tensor as it is. The result shares its memory."""
     to_local = getattr(gradient, "to_local", None)
     local: torch.Tensor = gradient if to_local is None else to_local()
     return local.detach()
@@ -269,17 +275,18 @@ def weighted_backward(
     weight: torch.Tensor | float | None,
     **kwargs: Any,
 ) -> None:
-    """Run backward of a loss with a weight, and complete gradients unless others of the step follow. Collective.
+    """Run backward of a loss with a weight, and complete gradients after the last backward of a window. Collective.
 
     Args:
         prepared: runs the backward.
-        everything: that was set up: the loss may reach parameters of each.
+        everything: all modules that were set up, because the loss may reach parameters of each.
         loss: a sum.
-        weight: of it.
+        weight: the loss's weight.
         kwargs: as of `Prepared.backward`.
     """
     all_weights = [each.loss_weights for each in everything]
-    # One loss is multiplied by one unit. Where nothing is pending, gradients are means, which have none.
+    # A loss has one factor, so all modules need the same unit. Where nothing is pending, gradients are means, which
+    # don't depend on the unit.
     unit = next((each.unit for each in all_weights if each.is_pending), all_weights[0].unit)
     factors = []
     for each in all_weights:
@@ -293,7 +300,7 @@ def weighted_backward(
 
 @contextmanager
 def accumulating(weights: LossWeights) -> Iterator[None]:
-    """Around backwards that aren't the last of their window."""
+    """While active, backwards aren't the last of their window."""
     before, weights.is_last = weights.is_last, False
     try:
         yield

@@ -1,4 +1,4 @@
-"""A module's tensors under their names, as checkpoints have them."""
+"""Loads a module from a checkpoint, which has its tensors by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_model(
 
     Args:
         original_module: the module.
-        targets: what this rank has of it.
+        targets: this rank's tensors of the module, or its shards of them.
         reader: the opened checkpoint.
         extra: name → extra state.
         names: keys of the unsharded module; the checkpoint must have exactly these.
@@ -43,7 +43,7 @@ def load_model(
     with torch.no_grad():
         reader.read(targets)
     if any(type(each).state_dict is not nn.Module.state_dict for each in original_module.modules()):
-        # It may have returned copies, which are filled now while the module isn't.
+        # The user's `state_dict` may have returned copies: these have the values now, and the module doesn't.
         filled = {key.removeprefix("model/"): value for key, value in targets.items()}
         original_module.load_state_dict({**original_module.state_dict(), **filled, **extra})
     elif extra:

@@ -1,4 +1,4 @@
-"""What a module has that torch, or a strategy, can't train as it is: refused before anything is set up."""
+"""Refuses modules that torch or a strategy can't train, before anything is set up."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import nn
 from stratagem.errors import ConfigError
 
 WITHOUT_SPARSE = ("nccl",)
-"""Backends whose all_reduce takes no sparse tensors (torch's ProcessGroupNCCL, also of one rank)."""
+"""Backends whose all_reduce takes no sparse tensors. torch's ProcessGroupNCCL refuses them even with one rank."""
 
 
 def refuse_untrainable(module: nn.Module, device: torch.device, world_size: int, backend: str = "") -> None:
-    """Refuse what would end in an error of torch's, in the middle of a step or in a collective.
+    """Refuse a module that would fail or train wrongly in the middle of a step or in a collective.
 
     Args:
         module: the user's module, about to be trained.
-        device: where it is going to be.
+        device: the device on which it will be.
         world_size: number of processes.
         backend: of the process group for that device.
 

@@ -1,4 +1,4 @@
-"""Optimizer state under the names of parameters, so that any strategy reads what another wrote."""
+"""Optimizer states by names of parameters, so that a strategy can load the checkpoints of any other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def optimizer_tensors(original_module: nn.Module, optimizers: Sequence[Optimizer
 
 
 def describe_optimizer(original_module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return what isn't saved as a tensor: groups with parameter names, and other states.
+    """Return the state that isn't saved as tensors: groups with parameter names, and other states.
 
     Raises:
         CheckpointError: the optimizer has a parameter that isn't one of the module.
@@ -68,7 +68,7 @@ def states_by_parameter(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, di
 
 
 def common_states(optimizer: Optimizer) -> dict[Any, Any]:
-    """Return what an optimizer has under keys of its own in `state`, as a count for all parameters."""
+    """Return entries of `optimizer.state` whose keys aren't parameters, such as a step count for all parameters."""
     return {key: state for key, state in optimizer.state.items() if not isinstance(key, torch.Tensor)}
 
 
@@ -89,7 +89,7 @@ def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> It
     Args:
         index: its place among the run's optimizers.
         optimizer: of this rank.
-        counts_too: whether all ranks have states for the same parameters.
+        counts_too: whether step counts are compared. All ranks must then have states for the same parameters.
     """
     groups = [{k: _setting(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     yield f"the settings of optimizer {index}", groups
@@ -100,7 +100,7 @@ def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> It
     for _, state in states_by_parameter(optimizer):
         count = state.get("step") if isinstance(state, dict) else None
         if isinstance(count, torch.Tensor):
-            # torch.cat takes no DTensors beside plain tensors.
+            # torch.cat refuses a mix of DTensors and other tensors.
             count = count.to_local() if hasattr(count, "to_local") else count
             counts.setdefault(count.device, []).append(count.detach().reshape(-1))
         else:
@@ -111,7 +111,11 @@ def optimizer_replicas(index: int, optimizer: Optimizer, counts_too: bool) -> It
 
 
 def _setting(value: Any) -> Any:
-    """What is compared of a setting: objects print addresses, and a device would have to be waited for."""
+    """Return what is compared of a setting.
+
+    For other objects that is the type's name, since their repr may contain an address. Values of tensors on other
+    devices than the CPU aren't compared, since reading them waits for the device.
+    """
     if isinstance(value, torch.Tensor):
         return value.tolist() if value.device.type == "cpu" else None
     if isinstance(value, (list, tuple)):
@@ -142,8 +146,8 @@ def load_optimizer(
 ) -> None:
     """Bring `optimizer` to the state that optimizer `index` had when `saved` was written.
 
-    States of a parameter's shape are read into the parameter's own layout: a sharded parameter's
-    moments are sharded alike.
+    States with the shape of their parameter are read in the parameter's layout: the moments of a sharded parameter
+    are sharded in the same way.
 
     Args:
         original_module: the module whose parameters' names are used.
@@ -209,7 +213,7 @@ def _read_states(
         if kept is not None and name not in kept:
             continue
         parameter = parameters[name].detach()
-        # Others, as step counts or Adafactor's rows and columns, aren't laid out as the parameter is.
+        # Other states, such as step counts or Adafactor's rows and columns, don't have the parameter's layout.
         if info.shape == tuple(parameter.shape):
             target = torch.zeros_like(parameter, dtype=info.dtype)
         else:

@@ -1,9 +1,11 @@
-"""The options that strategies share: one record for each base, and constructors that show what is in it.
+"""Options that strategies share: one `TypedDict` for each base class, called a record here.
 
 A strategy's constructor takes them as `**options: Unpack[ProcessGroupOptions]` and passes them to its base.
+`show_options` lists them in the constructor's signature.
 """
 
-# No `from __future__ import annotations`: signatures need the types themselves, since names are looked up elsewhere.
+# No `from __future__ import annotations`: `show_options` copies these types into signatures of other modules, where
+# their names can't be looked up.
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,29 +27,30 @@ class StrategyOptions(TypedDict, total=False):
     """Options of every strategy."""
 
     accelerator: Accelerator | str | None
-    """An accelerator object or name that wins over the run's choice."""
+    """An accelerator object or name that overrides the run's choice."""
     checkpoint_io: Checkpointer | Callable[[Collectives], Checkpointer] | None
-    """A checkpointer, or what makes the run's from its collectives; wins over the run's choice."""
+    """A checkpointer, or a function that makes one from the run's collectives; overrides the run's choice."""
     precision_plugin: Precision | str | None
-    """A precision object or name that wins over the run's choice."""
+    """A precision object or name that overrides the run's choice."""
 
 
 class ParallelOptions(StrategyOptions, total=False):
     """Options of strategies with several processes."""
 
     parallel_devices: Sequence[torch.device] | None
-    """This node's devices, one per process; wins over the run's `devices`."""
+    """This node's devices, one per process; overrides the run's `devices`."""
     cluster_environment: Environment | type[Environment] | str | None
-    """An environment, its class or its name; wins over detection."""
+    """An environment, its class or its name; None detects it."""
 
 
 class ProcessGroupOptions(ParallelOptions, total=False):
-    """Options of strategies whose ranks talk through a `torch.distributed` group."""
+    """Options of strategies whose ranks communicate through a `torch.distributed` group."""
 
     process_group_backend: str | None
-    """As "gloo" or "nccl"; when None what STRATAGEM_PROCESS_GROUP_BACKEND names, or else the accelerator's own."""
+    """Such as "gloo" or "nccl". None: the backend named in STRATAGEM_PROCESS_GROUP_BACKEND, else the
+    accelerator's."""
     timeout: timedelta | None
-    """Timeout of a collective that a rank doesn't join; 30 minutes when None."""
+    """How long a collective waits for ranks that don't join it; 30 minutes when None."""
     timeout_s: float | None
     """`timeout` in seconds, for the command line."""
     start_method: StartMethod
@@ -57,14 +60,14 @@ class ProcessGroupOptions(ParallelOptions, total=False):
 def split_options(record: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split keywords into those of a record of options and all others.
 
-    For constructors whose `**kwargs` are also an engine's.
+    For constructors that pass the other keywords to an engine.
 
     Args:
-        record: as `ProcessGroupOptions`.
+        record: a `TypedDict` of options, such as `ProcessGroupOptions`.
         given: keywords by name.
 
     Returns:
-        The record's, for the base's constructor, and the others.
+        The record's keywords, for the base's constructor, and the others.
     """
     names = options_in(record)
     shared = {name: value for name, value in given.items() if name in names}
@@ -72,7 +75,7 @@ def split_options(record: type, given: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def options_in(record: type) -> Collection[str]:
-    """Return the names in a record of options, those of its bases included."""
+    """Return the names of the options in a record, including those of its bases."""
     names: Collection[str] = record.__optional_keys__  # type: ignore[attr-defined]  # every TypedDict has it
     return names
 
@@ -85,7 +88,7 @@ def refuse_unknown(strategy: object, left: Mapping[str, object]) -> None:
         left: the keywords that remain.
 
     Raises:
-        ConfigError: there are some; names the nearest.
+        ConfigError: a keyword remains; names the nearest known one.
     """
     for name in left:
         known = [
@@ -101,8 +104,8 @@ def show_options(cls: type) -> None:
     """Give a strategy's constructor a signature that lists the options which its `**options` stand for.
 
     `help()`, `--set strategy.…` and the generated pages read it. `**options: Unpack[Record]` becomes the options of
-    the record, or, where only type checkers import that, those of the base's constructor. A `**kwargs` of any other
-    type stays, after the base's options.
+    the record. If only type checkers import the record, it becomes the options of the base's constructor. A
+    `**kwargs` of any other type stays, after the base's options.
 
     Args:
         cls: a strategy's class.
@@ -164,6 +167,6 @@ def _types_in(record: type) -> Mapping[str, Any]:
 
 
 def _default(cls: type, name: str) -> Any:
-    """Return the class's attribute of that name, which a constructor takes where the option is missing."""
+    """Return the class attribute of that name: constructors use it if the option is missing."""
     found = inspect.getattr_static(cls, name, None)
     return None if hasattr(found, "__get__") else found

@@ -1,7 +1,7 @@
-"""`ParameterLedger`: what the user gave a module's parameters, carried over to those that replace them.
+"""`ParameterLedger`: carries hooks, attributes and references of parameters over to their replacements.
 
-A strategy may replace parameters in `setup`: by shards, by layers split among ranks, by tensors that were
-constructed later. What the user's code put on the parameters, or made of them, belongs to the new ones.
+A strategy may replace parameters in `setup`: by shards, by parts of layers that ranks divide, or by tensors that are
+constructed later. Whatever the user's code has set on the old parameters must hold for the new ones.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from stratagem.strategies.torch_private import PARAMETER_HOOKS
 
 @dataclass(frozen=True)
 class _Entry:
-    """A parameter before `setup`; weak, so that a replaced one is freed as soon as no other reference is left."""
+    """A parameter before `setup`. The reference is weak, so that a replaced parameter can be freed."""
 
     parameter: ref[nn.Parameter]
     shape: torch.Size
     requires_grad: bool
     attributes: dict[str, Any]
     hooks: dict[str, Any]
-    """Slot → the dict that `register_hook` or `register_post_accumulate_grad_hook` filled."""
+    """Attribute → its dict of hooks, from `register_hook` or `register_post_accumulate_grad_hook`."""
     tied_to: str
     """The first name of the parameter."""
 
 
 class ParameterLedger:
-    """A module's parameters by name, as the user made them. Make it before the `setup` hook is asked.
+    """A module's parameters by name, as the user made them. Create it before the `setup` hook is called.
 
     Args:
         module: the user's module.
@@ -58,9 +58,9 @@ class ParameterLedger:
     # While optimizers are made ----------------------------------------------------------------------
 
     def carry_over(self) -> None:
-        """Give parameters that replaced others what those had; point the module's own lists at the new ones.
+        """Carry over to new parameters what the old ones had, and put new ones into lists in the module's attributes.
 
-        Called as soon as parameters are in their final place, and harmless to call again.
+        Called as soon as the strategy has replaced parameters. Further calls do no harm.
         """
         seen: set[int] = set()
         for name, parameter in self._module.named_parameters(remove_duplicate=False):
@@ -74,7 +74,7 @@ class ParameterLedger:
                 if key not in vars(parameter):
                     setattr(parameter, key, value)
             for slot, hooks in entry.hooks.items():
-                # The very dict, so that the handles that the user keeps remove hooks here, too.
+                # Share the dict: the user's handles remove hooks from it.
                 setattr(parameter, slot, hooks)
         stale = self._stale()
         if stale:
@@ -84,7 +84,7 @@ class ParameterLedger:
                         setattr(module, key, _renewed(value, stale))
 
     def claim(self, optimizers: Sequence[Optimizer]) -> None:
-        """Point `optimizers` at the module's current parameters.
+        """Replace old parameters in `optimizers` by the module's current ones.
 
         Raises:
             ConfigError: with several processes, an optimizer steps a tensor that isn't a parameter of the module.
@@ -111,11 +111,11 @@ class ParameterLedger:
     # After the hook ---------------------------------------------------------------------------------
 
     def check(self, carries_hooks: bool) -> None:
-        """Refuse a module that has lost what the user gave it.
+        """Refuse a module whose parameters have lost something that the user set.
 
         Args:
-            carries_hooks: the strategy says that it has put the hooks of replaced parameters where gradients are
-                accumulated; without, a hook on a sharded parameter would never be called.
+            carries_hooks: whether the strategy has moved hooks of replaced parameters to the tensors that accumulate
+                gradients. Otherwise hooks on a sharded parameter are never called, and are refused.
 
         Raises:
             CombinationError: names the parameter, and what it has lost.
@@ -137,7 +137,7 @@ class ParameterLedger:
                 raise self._lost(name, "its hooks (register_hook, register_post_accumulate_grad_hook)")
 
     def replaced(self) -> list[ref[nn.Parameter]]:
-        """Return the parameters that code outside the module may still have, and that were replaced."""
+        """Return replaced parameters that still exist: code outside the module may use them."""
         current = dict(self._module.named_parameters(remove_duplicate=False))
         return [
             entry.parameter
@@ -178,7 +178,7 @@ def _tensors(value: Any) -> Iterator[nn.Parameter]:
 
 
 def _renew_attributes(optimizer: Optimizer, stale: dict[int, nn.Parameter]) -> None:
-    """Point what an optimizer keeps of parameters apart from its groups at those of today."""
+    """Replace stale parameters in an optimizer's attributes other than its groups and state."""
     for key, value in list(vars(optimizer).items()):
         if key not in ("param_groups", "state") and _mentions(value, stale):
             vars(optimizer)[key] = _renewed(value, stale)
@@ -189,7 +189,7 @@ def _mentions(value: Any, stale: dict[int, nn.Parameter]) -> bool:
 
 
 def _renewed(value: Any, stale: dict[int, nn.Parameter]) -> Any:
-    """Return `value` with parameters in place of stale ones; lists and dicts are changed in place."""
+    """Return `value` with stale parameters replaced. Lists and dicts are changed in place."""
     if isinstance(value, nn.Parameter):
         return stale.get(id(value), value)
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""`Prepared`: a module and its optimizers, ready to be stepped; the answer to the `setup` hook.
+"""`Prepared`: a module and its optimizers, ready to be stepped; the result of the `setup` hook.
 
-This class trains on one device, and is the base for every strategy: one that replaces the backward
-overrides `backward`, one whose engine steps overrides `step`, one that owns forward and backward of
-a whole batch (a pipeline, a batch split over replicas) overrides `forward_backward`. The loop calls
-nothing else, and never asks which class it has.
+This class trains on one device, and is the base class for every strategy's own. A strategy with its own backward
+overrides `backward`. A strategy whose engine steps overrides `step`. A strategy that runs forward and backward of a
+whole batch, such as a pipeline or replicas that split the batch, overrides `forward_backward`. The loop calls only
+methods of this class, and never checks for a subclass.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _TORCH_ZERO_GRAD = Optimizer.zero_grad
 
 
 class Prepared:
-    """What the loop calls per step. Every method is called by all ranks alike.
+    """What the loop calls per step. All ranks call the methods in the same order, unless a method says otherwise.
 
     Args:
         request: as the `setup` hook received it.
-        module: what to call for a forward; `request.module` moved to the device when None.
+        module: the module to call for a forward; `request.module` moved to the device when None.
         optimizers: made by `request.make_optimizers()` when None.
 
     Attributes:
@@ -52,16 +52,16 @@ class Prepared:
         original_module: the user's module, whose names are used in checkpoints.
         optimizers: in the order in which the user gave them; empty when not training.
         precision: the run's precision.
-        device: where batches go.
-        loss_weights: of losses that are sums; loops and this class's own methods use it.
-        is_direct: whether a forward is a plain call of `module`, without autocast or conversion.
+        device: the device to which batches are moved.
+        loss_weights: weights of losses that are sums, for loops and this class's own methods.
+        is_direct: whether a forward only calls `module`, without autocast or conversion of the input.
         shows_unreduced_gradients: whether `grad` has a parameter's gradient before the last backward of a window;
             True unless set.
         leaves_module_sharded: whether the user's module has only this process's shards after `release`.
         left_shards: set by `release` in that case. `setup` of the next run in this process gets it as
             `SetupRequest.left_shards`, if its strategy's `can_restore` accepts it. None: no run can continue with it.
-        carries_hooks: whether hooks of parameters that shards have replaced were moved to where gradients are
-            accumulated; False unless set.
+        carries_hooks: whether hooks of replaced parameters were moved to the tensors that accumulate gradients; False
+            unless set.
         has_all_states: whether this rank has states of every parameter, or of a shard of each; True unless set.
         has_copies: whether ranks hold copies, which are compared across ranks during training; True unless set.
         supports_inference_mode: whether evaluations may run under `torch.inference_mode`; True unless set. False
@@ -93,7 +93,7 @@ class Prepared:
         self.optimizers: tuple[Optimizer, ...] = tuple(optimizers)
         self._data_ranks = request.collectives.data.world_size
         self.loss_weights = LossWeights(self, request.collectives.data)
-        # Asked once: for full precision a forward is then a plain call.
+        # Computed once: each forward in full precision then costs only the module's call.
         self.is_direct = self.precision.autocast() is None and not self.precision.converts_input
 
     @property
@@ -116,7 +116,7 @@ class Prepared:
         return self.forward(*args, **kwargs)
 
     def evaluating(self) -> AbstractContextManager[Any]:
-        """Around the batches of an evaluation: makes ranks evaluate one and the same model. Collective."""
+        """Return a context for the batches of an evaluation, in which all ranks have the same model. Collective."""
         return nullcontext()
 
     def forward_backward(self, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
@@ -124,9 +124,9 @@ class Prepared:
 
         Args:
             args: for the wrapped module.
-            divisor: of the loss: the number of micro-batches of this optimizer step, or its samples divided by this
-                micro-batch's.
-            sync: whether gradients are reduced over ranks: on the last micro-batch of a step.
+            divisor: divides the loss. It is the number of micro-batches of this optimizer step, or the step's number
+                of samples divided by this micro-batch's.
+            sync: whether gradients are reduced over ranks; True for the last micro-batch of a step.
 
         Returns:
             What the module returned: a scalar loss, a mapping with a "loss", a `LossSum`, or None to skip.
@@ -139,11 +139,11 @@ class Prepared:
         return output
 
     def backward_of(self, output: Any, divisor: float = 1) -> bool:
-        """Run backward of the loss in what a training step returned; return whether it has one.
+        """Run backward of the loss in a training step's output. Return whether there is a loss.
 
         Args:
             output: what the wrapped module returned.
-            divisor: of a loss without a weight, as in `forward_backward`. One with a weight isn't divided here.
+            divisor: as in `forward_backward`, for a loss without a weight. A loss with a weight isn't divided here.
         """
         loss = output if isinstance(output, torch.Tensor) else loss_of(output)
         weight = None if loss is output else weight_of(output)
@@ -158,11 +158,11 @@ class Prepared:
     def averaged_ranks(self) -> int:
         """Return the number of ranks over which gradients are averaged, all of which read different data.
 
-        Gradients of losses with weights are multiplied by it, before or after they are averaged. A strategy that sums
-        gradients returns 1.
+        Gradients of losses with weights are multiplied by this number, before or after they are averaged. A strategy
+        that sums gradients returns 1.
 
         Raises:
-            CombinationError: the strategy steps by something else than the average of all ranks' gradients.
+            CombinationError: the strategy doesn't step by the average of all ranks' gradients.
         """
         return self._data_ranks
 
@@ -176,10 +176,10 @@ class Prepared:
         self.precision.scale(loss).backward(**kwargs)  # type: ignore[no-untyped-call]  # torch has no types for it
 
     def abandon_backward(self) -> None:
-        """Leave a state from which the loop may go on, after a backward that raised on all ranks. Not collective."""
+        """Clean up after a backward that raised on all ranks, so that the loop can go on. Not collective."""
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        """Around forward and backward of a micro-batch whose gradients need no reduction yet."""
+        """Return a context for forward and backward of a micro-batch whose gradients aren't reduced yet."""
         return nullcontext()
 
     def clip(self, index: int, clipping: Clipping) -> torch.Tensor | None:
@@ -201,14 +201,14 @@ class Prepared:
 
         The user's code may have made gradients in ways that a strategy doesn't reduce: a micro-batch within
         `no_sync` that was the last one, a second backward of one graph, `torch.autograd.grad`. A strategy with
-        several ranks averages what is well defined, and refuses the rest.
+        several ranks averages gradients whose average is well defined, and refuses the rest.
 
         Raises:
             GradientError: names the parameter whose gradient isn't complete, and what to write instead.
         """
 
     def average_gradients(self, index: int) -> None:
-        """Average the gradients of optimizer `index` over ranks, whatever made them. Collective."""
+        """Average the gradients of optimizer `index` over ranks, however they were computed. Collective."""
         self.complete_gradients(index)
 
     def step_late_optimizer(self, optimizer: Optimizer) -> None:
@@ -225,9 +225,9 @@ class Prepared:
         )
 
     def optimizer_method(self, index: int, method: MethodType) -> Any:
-        """Return a method of the user's optimizer that torch's optimizers don't have, as a loop gets it.
+        """Return a method of the user's optimizer that torch's optimizers don't have, in the form that a loop calls.
 
-        `setup` asks for `train` and `eval`, by which an optimizer without a schedule exchanges parameters.
+        `setup` gets `train` and `eval` this way, with which schedule-free optimizers exchange parameters.
 
         Raises:
             ConfigError: this rank doesn't have the parameters and states that the method may look at or change.
@@ -240,15 +240,15 @@ class Prepared:
         )
 
     def steps_all_at_once(self, index: int) -> bool:
-        """Whether optimizer `index` sees all parameters whole, as in one process, so that any settings will do."""
+        """Whether optimizer `index` sees all parameters whole, as in one process, so that any settings work."""
         return False
 
     def optimizer_tried_again(self, index: int, tried: Optimizer) -> None:
-        """Prepare to step optimizer `index` with settings that were switched since `setup`.
+        """Prepare to step optimizer `index` with settings that have changed since `setup`.
 
         Args:
             index: of the optimizer.
-            tried: has today's settings, and wasn't refused by the strategy's `refuse_optimizer`.
+            tried: an optimizer with the current settings. The strategy's `refuse_optimizer` has accepted it.
         """
 
     def optimizer_name(self, index: int) -> str:
@@ -256,19 +256,19 @@ class Prepared:
         return optimizer_name(self.optimizers[index])
 
     def optimizer_state(self, index: int) -> Any:
-        """Return what `optimizer.state` is in the user's own training loop: states by parameter."""
+        """Return the value of `optimizer.state` in the user's own training loop: states by parameter."""
         return self.optimizers[index].state
 
     def optimizer_state_dict(self, index: int) -> dict[str, Any]:
-        """Return what `optimizer.state_dict()` is in the user's own training loop. Called by any rank alone."""
+        """Return the value of `optimizer.state_dict()` in the user's own training loop. A rank may call it alone."""
         return self.optimizers[index].state_dict()
 
     def load_optimizer_state_dict(self, index: int, state: dict[str, Any]) -> None:
-        """Do what `optimizer.load_state_dict(state)` does in the user's own training loop."""
+        """Run `optimizer.load_state_dict(state)` of the user's own training loop."""
         self.optimizers[index].load_state_dict(state)
 
     def gradient_replicas(self, index: int) -> Iterator[tuple[str, Any]]:
-        """Yield (name, gradient) of what must be equal on all ranks before optimizer `index` steps."""
+        """Yield (name, gradient) for gradients that must be equal on all ranks before optimizer `index` steps."""
         return iter(())
 
     @skippable
@@ -288,12 +288,13 @@ class Prepared:
 
     @property
     def backwards_directly(self) -> bool:
-        """Whether one `backward` does for several modules, as it only scales the loss; False where overridden."""
+        """Whether one `backward` serves several modules, because it only scales the loss; False where overridden."""
         return is_skippable(self.backward)
 
     def zero_grad(self, index: int) -> None:
-        """Drop the gradients of optimizer `index`; torch's own method takes microseconds to look for a profiler."""
+        """Drop the gradients of optimizer `index`."""
         optimizer = self.optimizers[index]
+        # torch's own method takes microseconds to look for a profiler. Any other method is called.
         if getattr(optimizer.zero_grad, "__func__", None) is not _TORCH_ZERO_GRAD:
             optimizer.zero_grad()
             return
@@ -306,9 +307,9 @@ class Prepared:
     def replicas(self) -> Iterator[tuple[Any, ...]]:
         """Yield what must be equal on ranks that hold copies: (name, value), or `Replica`s. Not collective.
 
-        Of a DTensor, shards are compared among the ranks that have the same one. By default, these are parameters,
-        which of them are trained, and optimizers' settings and step counts. A strategy adds buffers if it keeps them
-        equal, and leaves out what differs on purpose.
+        By default, these are the parameters, the set of trained ones, and optimizers' settings and step counts. A
+        strategy adds buffers if it keeps them equal, and leaves out values that differ on purpose. A DTensor's shard
+        is compared among the ranks that have the same shard.
         """
         trained = []
         for name, parameter in self.original_module.named_parameters():
@@ -320,10 +321,10 @@ class Prepared:
             yield from optimizer_replicas(index, optimizer, self.has_all_states)
 
     def copy_module(self, memo: dict[int, Any]) -> nn.Module:
-        """Return a copy of the user's module, as `copy.deepcopy` of what `setup` returned does.
+        """Return a copy of the user's module, for `copy.deepcopy` of the module that `setup` returned.
 
         Args:
-            memo: of `copy.deepcopy`.
+            memo: the memo of `copy.deepcopy`.
         """
         return copy.deepcopy(self.original_module, memo)
 
@@ -336,23 +337,26 @@ class Prepared:
     # Checkpoint ---------------------------------------------------------------------------------
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        """This rank's part of the parameters and buffers, by "model/<name>": whole tensors or DTensors."""
+        """Return this rank's parameters and buffers by "model/<name>", as whole tensors or DTensors."""
         state = self.original_module.state_dict()
         return {f"model/{name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
     def model_names(self, tensors: Mapping[str, torch.Tensor]) -> Collection[str]:
-        """Keys of the whole module, of which this rank's `tensors` are those that `model_tensors` returned.
+        """Return the keys of all the module's tensors.
 
-        A strategy under which a rank has some of a module's tensors alone answers with those of all ranks.
+        A strategy under which each rank has only some of the tensors returns the keys of all ranks.
+
+        Args:
+            tensors: this rank's, as `model_tensors` returned them.
         """
         return tensors.keys()
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """This rank's part of the optimizers' states, by "optimizer/<index>/<name>/<state>"."""
+        """Return the tensors in this rank's optimizer states, by "optimizer/<index>/<name>/<state>"."""
         return optimizer_tensors(self.original_module, self.optimizers)
 
     def state(self) -> dict[str, Any]:
-        """What isn't a tensor: parameter groups, extra states of modules, the precision's state."""
+        """Return the state that isn't tensors: parameter groups, extra states of modules, the precision's state."""
         state = self.original_module.state_dict()
         extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
         return {
@@ -363,7 +367,7 @@ class Prepared:
         }
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
-        """Restore the tensors in `reader`, and what `state` returned when they were saved.
+        """Restore the tensors in `reader`, and the state that `state()` returned when they were saved.
 
         Raises:
             CheckpointError: names or shapes differ from this module's.
@@ -379,17 +383,17 @@ class Prepared:
         self.loss_weights.load_state(state.get("loss_weights", {}))
 
     def load_optimizer(self, index: int, reader: CheckpointReader, saved: Sequence[dict[str, Any]]) -> None:
-        """Restore the state of optimizer `index`; `saved` is what `state` returned of all of them."""
+        """Restore the state of optimizer `index`; `saved` is the saved "optimizers" entry of `state()`."""
         load_optimizer(self.original_module, self.optimizers[index], index, reader, saved)
 
     def restore_module(self) -> None:
-        """Give the user's module what a checkpoint written now would have: equal copies, weights in full precision.
+        """Give the user's module the values that a checkpoint would have: equal copies, weights in full precision.
 
-        Collective; called before `release`, after a run that went well.
+        Collective. Called before `release`, after a run without errors.
         """
 
     def release(self) -> None:
-        """Let go of what holds the process group; called once, before it is closed."""
+        """Drop everything that refers to the process group. Called once, before the group is closed."""
         self.module = self.original_module
         self.loss_weights.release()
 

@@ -1,4 +1,4 @@
-"""The base of strategies whose ranks talk through a `torch.distributed` group."""
+"""The base of strategies whose ranks communicate through a `torch.distributed` group."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from stratagem.plugin.requests import ReduceRequest
 
 BACKEND_VARIABLE = "STRATAGEM_PROCESS_GROUP_BACKEND"
-"""Names the backend of process groups, for strategies that are given none."""
+"""Environment variable that names the backend of process groups, for strategies without a `process_group_backend`."""
 _FORMER_VARIABLE = "PL_TORCH_DISTRIBUTED_BACKEND"
 
 
 class ProcessGroupStrategy(ParallelStrategy):
-    """Base of strategies with a process per device, in one group.
+    """Base of strategies with one process per device, all in one group.
 
     Args:
-        options: those of `ProcessGroupOptions`.
+        options: see `ProcessGroupOptions`.
 
     Raises:
-        ConfigError: a value that isn't allowed.
+        ConfigError: an option has a value that isn't allowed.
     """
 
     def __init__(self, **options: Unpack[ProcessGroupOptions]) -> None:
@@ -63,11 +63,11 @@ class ProcessGroupStrategy(ParallelStrategy):
     def open_group(self, groups: Iterable[Sequence[int]]) -> Any:
         """Open a `torch.distributed` group for each list of ranks. Collective among all ranks of the run.
 
-        Its collectives fail after this strategy's timeout; those of a group that torch makes
-        itself fail after torch's default.
+        Collectives of these groups use this strategy's timeout. Those of a group that torch opens itself use torch's
+        default.
 
         Returns:
-            The group that this rank is in; None where it is in none.
+            The group that this rank is in; None if it is in none.
         """
         import torch.distributed as dist
 
@@ -82,12 +82,12 @@ class ProcessGroupStrategy(ParallelStrategy):
         return own
 
     def open_mesh(self, shape: Sequence[int], names: Sequence[str], device_type: str) -> DeviceMesh:
-        """Arrange all ranks of the run in dimensions, neighbours along the last. Collective.
+        """Return a mesh of all ranks of the run. Ranks along the last dimension are neighbours. Collective.
 
         Args:
-            shape: multiplies to the number of ranks.
-            names: of the dimensions.
-            device_type: as "cpu" or "cuda".
+            shape: the dimensions' sizes, which multiply to the number of ranks.
+            names: the dimensions' names.
+            device_type: such as "cpu" or "cuda".
         """
         import torch
         from torch.distributed.device_mesh import DeviceMesh
@@ -98,11 +98,11 @@ class ProcessGroupStrategy(ParallelStrategy):
 
 
 def ranks_along(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
-    """Return the ranks that differ in some dimensions of a mesh alone, a list for each place in the others.
+    """Return groups of ranks: those of a group differ only in some dimensions of a mesh.
 
     Args:
-        shape: of the mesh, whose ranks are counted with the last dimension fastest.
-        dims: in ascending order.
+        shape: of the mesh. Ranks are numbered with the last dimension fastest.
+        dims: the dimensions in which ranks of a group differ, in ascending order.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Parameters that `setup` has replaced, and that the user's code still has, as in a list made before.
+"""Makes parameters that `setup` has replaced raise an error when the user's code uses them, as from an old list.
 
-They are no longer trained, and have no gradients: a loop that clips, averages or clamps them would do nothing,
-without an error.
+They are no longer trained, and have no gradients. Without an error, a loop that clips, averages or clamps them would
+silently do nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ATTRIBUTES = (
     "name"
 )
 _ALLOWED = frozenset([*_METHODS.split(), *(f"get {each}" for each in _ATTRIBUTES.split())])
-"""What is the same of the parameter that took its place, or does no harm."""
+"""Operations that give the same result for the new parameter, or that do no harm."""
 
 
 class ReplacedParameter(nn.Parameter):
-    """A parameter that is no longer its module's: it refuses to be computed with, and says where the new one is."""
+    """A parameter that was replaced in its module. Computing with it raises an error, which says what to use."""
 
     @classmethod
     def __torch_function__(
@@ -44,7 +44,7 @@ class ReplacedParameter(nn.Parameter):
 
 
 def refuse_use(parameters: Iterable[nn.Parameter]) -> None:
-    """Let these parameters refuse what would be done to the ones in their place."""
+    """Make computing with these parameters raise an error."""
     for parameter in parameters:
         if type(parameter) is nn.Parameter:
             # patch: replaced parameters

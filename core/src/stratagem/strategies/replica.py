@@ -1,4 +1,4 @@
-"""`Replica`: what ranks that hold copies compare."""
+"""`Replica`: a value of which ranks hold copies, and which they compare."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 
 class Replica(NamedTuple):
-    """Something that is equal on every rank which has the same `shard` of a `layout`."""
+    """A value that must be equal on all ranks with the same `shard` of the same `layout`."""
 
     name: str
-    """For messages, as "parameter 'net.weight'"."""
+    """For messages, such as "parameter 'net.weight'"."""
     value: Any
-    """A tensor, or what JSON can hold."""
+    """A tensor, or a JSON value."""
     layout: str = ""
-    """How it is shared out, as "stages"; empty where every rank has all of it."""
+    """How ranks divide it, such as "stages"; empty if every rank has all of it."""
     shard: str = ""
-    """What this rank has in that layout, as "2"."""
+    """This rank's shard in that layout, such as "2"."""

@@ -1,4 +1,4 @@
-"""`ReplicaGuard`: ranks that hold copies are compared while they train."""
+"""`ReplicaGuard`: compares ranks that hold copies during training."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from stratagem.strategies.prepared import Prepared
 
 LAYOUTS = 4
-"""Ways to lay out shards that one message has room for; what goes beyond is left out."""
+"""Number of layouts of shards for which a message has room. Shards in further layouts aren't compared."""
 
 
 class ReplicaGuard:
-    """Compares what `Prepared.replicas` yields among the ranks, by a fingerprint in one small message.
+    """Compares what `Prepared.replicas` yields across ranks, by fingerprints in one small message.
 
-    After steps 1, 2, 4, 8 and so on, then after every n, and before each checkpoint. Where ranks differ,
-    a second exchange finds out in what, and all of them raise.
+    It compares after steps 1, 2, 4, 8 and so on, then after every `every` steps, and before each checkpoint. If ranks
+    differ, a second exchange finds the first difference, and all ranks raise.
 
     Args:
-        prepared: what is trained.
+        prepared: the module and optimizers that are trained.
         collectives: of all ranks of the run.
         every: optimizer steps between two comparisons; 0 compares nothing.
     """
@@ -39,10 +39,10 @@ class ReplicaGuard:
         """Whether there is anything to compare."""
 
     def before_step(self, index: int) -> None:
-        """Compare gradients, and what else the strategy names, before a step after which `after_step` compares.
+        """Compare what `Prepared.gradient_replicas` yields, if `after_step` compares after this step.
 
-        Collective where it does. Under some strategies ranks become equal again in the step, whatever their gradients
-        were.
+        Collective if it does. `after_step` isn't enough: under some strategies, ranks become equal again in the step
+        although their gradients differed.
 
         Args:
             index: of the optimizer that is about to step.
@@ -56,10 +56,10 @@ class ReplicaGuard:
                 self._compare(gradients, f"before step {self._step + 1}", _GRADIENT_ADVICE)
 
     def after_step(self, step: int | None = None) -> None:
-        """Compare if it is time. Collective where it is: every rank must call it after each step.
+        """Compare if it is time. Every rank must call it after each step, because comparing is collective.
 
         Args:
-            step: optimizer steps that were made; counted here when None.
+            step: number of optimizer steps so far; counted here when None.
 
         Raises:
             ReplicaError: ranks differ.
@@ -71,7 +71,7 @@ class ReplicaGuard:
             self.compare(f"after step {self._step}")
 
     def _is_due(self, step: int) -> bool:
-        # Powers of two: what goes wrong from the beginning is seen at once.
+        # Powers of two, too, so that errors that exist from the beginning are found early.
         return step % self._every == 0 or (step < self._every and not step & (step - 1))
 
     def compare_last_steps(self, when: str) -> None:
@@ -90,7 +90,7 @@ class ReplicaGuard:
         """Compare now. Collective.
 
         Args:
-            when: for the message, as "before the checkpoint".
+            when: for the message, such as "before the checkpoint".
 
         Raises:
             ReplicaError: ranks differ; names what, when, and the ranks.
@@ -105,7 +105,7 @@ class ReplicaGuard:
         for copy in copies:
             by_layout[copy.layout].append(copy)
         device = self._collectives.device
-        # Of one size on all ranks, whatever each of them holds: a gather of other sizes would fail or hang.
+        # The size is the same on all ranks, whatever they hold: gathering different sizes would fail or hang.
         numbers = torch.zeros(2 + 2 * LAYOUTS, dtype=torch.int64, device=device)
         everywhere = by_layout.pop("", [])
         numbers[0] = number_of([copy.name for copy in everywhere])
@@ -133,7 +133,11 @@ class ReplicaGuard:
 
 
 def _difference(everyone: list[dict[str, tuple[str, str, int]]]) -> str:
-    """Say in what ranks differ first: name → layout, shard and fingerprint of each rank's copy."""
+    """Describe the first difference between ranks.
+
+    Args:
+        everyone: for each rank, name → layout, shard and fingerprint of its copy.
+    """
     shards = [{layout: shard for layout, shard, _ in own.values()} for own in everyone]
     for name in dict.fromkeys(name for own in everyone for name in own):
         layout, shard, _ = next(own[name] for own in everyone if name in own)
@@ -154,7 +158,7 @@ def _difference(everyone: list[dict[str, tuple[str, str, int]]]) -> str:
                 return (
                     f"{name} isn't on rank {differing} what it is on rank {_ranks(most)}, which holds a copy"
                 )
-    return "ranks that hold copies differed, and were equal again when asked in what"
+    return "ranks that hold copies differed, and were equal again in a second comparison"
 
 
 _GRADIENT_ADVICE = (
@@ -185,11 +189,11 @@ def _agree(gathered: list[list[int]]) -> bool:
 
 
 def _of_shards(tensor: Any) -> tuple[torch.Tensor, str, str]:
-    """Return this rank's shard of a DTensor, the mesh dimensions it is sharded over, and the place along them."""
+    """Return this rank's shard of a DTensor, the mesh dimensions that shard it, and this rank's index along them."""
     mesh = tensor.device_mesh
     dims = [dim for dim, placement in enumerate(tensor.placements) if not placement.is_replicate()]
     place = [mesh.get_local_rank(dim) for dim in dims]
-    # Several meshes may have dimensions of the same number.
+    # The mesh's shape belongs to the layout, because dimensions of different meshes have the same numbers.
     layout = f"{tuple(mesh.mesh.shape)} {dims}" if dims else ""
     return tensor.to_local(), layout, f"{place}" if dims else ""
 

@@ -1,4 +1,4 @@
-"""Modules of which a run left this process only its shards, until the next run takes them up again."""
+"""Modules of which a run left only this process's shards, until a later run restores them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeftSharded:
-    """What a run left of a module."""
+    """The shards that a run left of a module."""
 
     strategy: str
     """The strategy's name, for messages."""
     world_size: int
-    """Number of processes that have a shard each."""
+    """Number of processes, each of which has a shard."""
     rank: int
-    """This process among them."""
+    """This process's rank among them."""
     shards: object
-    """`Prepared.left_shards`; None where no run can take the module up again."""
+    """`Prepared.left_shards`; None if no run can restore the module."""
 
 
 _LEFT: WeakKeyDictionary[nn.Module, LeftSharded] = WeakKeyDictionary()
@@ -38,15 +38,15 @@ def leave_sharded(module: nn.Module, left: LeftSharded) -> None:
 
 
 def forget_shards(module: nn.Module) -> None:
-    """Forget what was left: a strategy has the module set up again."""
+    """Forget the shards of `module`, because a strategy has set it up again."""
     _LEFT.pop(module, None)
 
 
 def shards_for(module: nn.Module, strategy: Strategy, collectives: Collectives) -> object | None:
-    """Return the shards from which `strategy` is to set `module` up again; None for a module that is whole.
+    """Return the shards from which `strategy` sets `module` up again; None for a module that is whole.
 
     Raises:
-        CombinationError: they can't be used by this strategy, or not in this number of processes.
+        CombinationError: this strategy can't use the shards, or this process had another rank or world size.
     """
     left = _LEFT.get(module)
     if left is None:

@@ -1,4 +1,4 @@
-"""What loops have in common: micro-batches, and gradients dropped as the user says."""
+"""Functions for all loops, which run a micro-batch or drop gradients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def run_micro_batch(prepared: Prepared, *args: Any, divisor: float = 1, sync: bool = True) -> Any:
     """Run `Prepared.forward_backward`, and complete the gradients of losses that have weights.
 
-    A loop calls this in place of the method. Collective where `sync` is True; the arguments are the method's.
+    Loops call this function instead of the method, with the method's arguments. Collective if `sync` is True.
 
     Raises:
-        CombinationError: a loss has a weight, and the strategy didn't look.
+        CombinationError: a loss has a weight, and the strategy ignores weights.
     """
     weights = prepared.loss_weights
     weights.is_last = sync
@@ -28,7 +28,7 @@ def run_micro_batch(prepared: Prepared, *args: Any, divisor: float = 1, sync: bo
         if sync:
             weights.complete()
     elif not isinstance(output, torch.Tensor) and weight_of(output) is not None:
-        # It has a forward_backward of its own, which takes the loss backward for a mean.
+        # The strategy overrides forward_backward, and has treated the loss as a mean.
         raise CombinationError(
             "training_step returned a loss with a weight, and this strategy doesn't divide by weights: return the "
             "mean of the losses, or choose another strategy"
@@ -37,7 +37,7 @@ def run_micro_batch(prepared: Prepared, *args: Any, divisor: float = 1, sync: bo
 
 
 def drop_gradients(prepared: Prepared, index: int, set_to_none: bool) -> None:
-    """Call `zero_grad` of a prepared optimizer; gradients that were there are zeros then, unless `set_to_none`."""
+    """Call `zero_grad` of a prepared optimizer. Without `set_to_none`, keep its gradients, filled with zeros."""
     groups = () if set_to_none else prepared.optimizers[index].param_groups
     kept = [(p, p.grad) for group in groups for p in group["params"] if p.grad is not None]
     prepared.zero_grad(index)

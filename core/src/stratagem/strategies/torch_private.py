@@ -1,4 +1,4 @@
-"""What holds for every strategy, and torch keeps private: each with the reason.
+"""Private names of torch that every strategy needs, each with the reason.
 
 tests/core/strategies/test_torch_private.py fails when torch changes one, or has a public way.
 """
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-"""Attributes of a tensor that `register_hook` and `register_post_accumulate_grad_hook` fill. Handles remove a hook
-from the very dict, so that a tensor which takes another's place needs the dict itself; torch has no way to ask."""
+"""Attributes in which a tensor keeps the hooks of `register_hook` and `register_post_accumulate_grad_hook`, as dicts.
+A handle removes its hook from the dict object. A tensor that replaces another must therefore share the dict, which
+torch has no public way to read."""
 
 
 without_subclass_functions = torch._C.DisableTorchFunctionSubclass
@@ -23,9 +24,10 @@ torch's page on extending PyTorch names it by this private path, and nothing els
 
 
 def operation_name(function: Callable[..., Any]) -> str:
-    """Return the name of what `__torch_function__` was called with; an attribute's as "get NAME" or "set NAME".
+    """Return the name of a function that `__torch_function__` got; "get NAME" or "set NAME" for an attribute.
 
-    Attributes come as slots of descriptors, from which torch has no public way to the attribute's name.
+    For an attribute, the function is `__get__` or `__set__` of its descriptor. torch has no public way to get the
+    attribute's name from these.
     """
     name = getattr(function, "__name__", "")
     if name in ("__get__", "__set__", "__delete__"):
@@ -35,7 +37,7 @@ def operation_name(function: Callable[..., Any]) -> str:
 
 
 def multiply_(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
-    """Multiply tensors in place by a tensor without dims, in one operation for all that are on one device.
+    """Multiply tensors in place by a scalar tensor, in one operation per device, dtype and layout.
 
     `torch._foreach_mul_` has no public name; torch's optimizers and its clipping use it. One call per tensor costs
     more than the multiplication.
@@ -53,8 +55,8 @@ def multiply_(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
 
 
 def tensor_version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor has been written to in place; its views count with it.
+    """Return how often a tensor or one of its views has been written to in place.
 
-    torch's notes on autograd name `_version`. No public name detects a write without reading the values.
+    torch's notes on autograd document `_version`. No public name detects a write without reading the values.
     """
     return tensor._version

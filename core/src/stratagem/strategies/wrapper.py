@@ -1,4 +1,4 @@
-"""`PreparedWrapper`: the base of what a wrapper of the hook `setup` returns."""
+"""`PreparedWrapper`: the base class for results of wrappers of the `setup` hook."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from stratagem.strategies.prepared import Prepared
 class PreparedWrapper(Prepared):
     """Forwards every call to `inner`, and reads every attribute from it; a subclass overrides what it changes.
 
-    Calls that `inner` makes on itself, as of `backward` in its `forward_backward`, stay its own. Override the method
-    that the loop calls: `forward_backward` and `step`, or `forward`, `backward` and `clip` for own loops. To replace
-    the module that a strategy wraps, derive from the strategy instead, and override its method for that, as
-    `configure_ddp(self, module, device)`: by the time of this wrapper `inner.module` is made and its hooks are set.
+    Calls of `inner` to its own methods don't reach the wrapper, such as to `backward` in its `forward_backward`.
+    Override the methods that the loop calls: `forward_backward` and `step`, or `forward`, `backward` and `clip` for
+    your own training loop.
+
+    To replace the module that a strategy wraps, derive from the strategy instead and override its method, such as
+    `configure_ddp(self, module, device)`. In this wrapper it is too late: `inner.module` exists and its hooks are
+    set.
 
     Args:
-        inner: what the wrapped implementation answered with.
+        inner: the result of the wrapped implementation.
     """
 
     def __init__(self, inner: Prepared) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes, as `optimizers`: those of `inner`, as they are now."""
-        if name == "inner":  # while it is made from a pickle or a copy
+        """Return an attribute of `inner`, such as `optimizers`, as it is now."""
+        if name == "inner":  # not set yet while a pickle or a copy is made
             raise AttributeError(name)
         return getattr(self.inner, name)
 

@@ -314,9 +314,8 @@ class DDPPrepared(TrackedGradients):
         local = hidden.get("local_sgd", {})
         self._tracked.restore_order(hidden.get("bucket_order"))
         if self._local is not None:
-            self._local.steps = (
-                0  # so that the parameters themselves are loaded, not copies of their averages
-            )
+            # So that the parameters themselves are loaded, not copies of their averages.
+            self._local.steps = 0
         same = reader.world_size == self._collectives.world_size
         if self._local is not None and local.get("drifted") and same:
             super().load(OwnPart(reader, f"{OWN}{self._collectives.rank}/"), state)
