@@ -107,4 +107,4 @@ def test_two_by_two_goes_on_as_one_by_two_and_grows_again(
     steps = last_tries(of_data_ranks(nodes.entries(), strategy))
     compare(steps, None if in_memory else nodes.folder / "run" / "checkpoints" / "last")
     if in_memory:
-        assert nodes.output().count("going on from peers://step=") == 2, nodes.output()
+        assert nodes.output().count("resuming from peers://step=") == 2, nodes.output()

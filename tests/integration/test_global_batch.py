@@ -211,7 +211,7 @@ class TestRefusals:
 
     def test_a_size_that_is_no_multiple(self, tmp_path: Path) -> None:
         words = (
-            r"global_batch_size=24 is no multiple of 5, which is batch_size=5 on each of 1 ranks: "
+            r"global_batch_size=24 is not a multiple of 5, which is batch_size=5 on each of 1 ranks: "
             r"global_batch_size=20, or batch_size=[46] would fit"
         )
         with pytest.raises(ConfigError, match=words):

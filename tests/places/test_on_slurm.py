@@ -135,7 +135,7 @@ def test_a_signal_puts_the_run_back_and_it_goes_on_where_it_was(
     said = output(folder, "stopped")
     # Slurm may end the run before it has said that it was put back.
     assert "stopping    by SIGUSR1" in said
-    assert "going on    from" in said
+    assert "resuming    from" in said
     for rank in (0, 1):
         steps = (folder / f"stopped/steps.{rank}").read_text().splitlines()
         assert len(steps) == len(set(steps)) == 60

@@ -49,7 +49,7 @@ def restarts(nodes: Nodes) -> list[int]:
 def refuse_disk(nodes: Nodes) -> None:
     """What was never written was never read."""
     assert not list((nodes.folder / "run").rglob("*.safetensors"))
-    assert "going on from peers://step=" in nodes.output()
+    assert "resuming from peers://step=" in nodes.output()
 
 
 @pytest.mark.long

@@ -230,9 +230,9 @@ def test_a_hook_that_nothing_would_call_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         trainer(tmp_path).fit(Moves(), datamodule=Doubles())
     for name, words in [
-        ("on_train_start", "never called of data modules; nearest: on_after_batch_transfer, on_before"),
-        ("train_dataloaders", "never called of data modules; nearest: train_dataloader"),
-        ("setup", r"Wrong.setup takes \(\), and is called with \(stage\)"),
+        ("on_train_start", "never called on data modules; nearest: on_after_batch_transfer, on_before"),
+        ("train_dataloaders", "never called on data modules; nearest: train_dataloader"),
+        ("setup", r"Wrong.setup takes \(\), but is called with \(stage\)"),
     ]:
         wrong = type("Wrong", (stratagem.DataModule,), {name: lambda self: None})()
         with pytest.raises(ConfigError, match=words):
@@ -257,7 +257,7 @@ def test_its_hyperparameters_are_in_checkpoints(weights_only: bool, tmp_path: Pa
     without = trainer(tmp_path / "2")
     without.fit(Sized(), DataLoader(samples(8), 4))
     with pytest.raises(
-        CheckpointError, match="no data module's hyperparameters: take a checkpoint of a fit that"
+        CheckpointError, match="no data module's hyperparameters: use a checkpoint of a fit that"
     ):
         Doubles.load_from_checkpoint(without.checkpoint_callback.last_model_path)
 
@@ -277,7 +277,9 @@ def test_loggers_get_its_hyperparameters_with_the_modules(tmp_path: Path) -> Non
     assert found == [{"batch_size": 4, "factor": 2.0}]
     trainer(tmp_path / "2", logger=Notes(), enable_autolog_hparams=False).fit(Sized(8), datamodule=Doubles())
     assert len(found) == 1
-    with pytest.raises(ConfigError, match=r"'batch_size' is 8 of .*Sized and 4 of Doubles: loggers take one"):
+    with pytest.raises(
+        ConfigError, match=r"'batch_size' is 8 in .*Sized and 4 in Doubles, but loggers take one"
+    ):
         trainer(tmp_path / "3", logger=Notes()).fit(Sized(8), datamodule=Doubles())
     trainer(tmp_path / "4", logger=Notes()).fit(Sized(8), datamodule=Doubles(hidden=True))
     assert found[1] == {"batch_size": 8}

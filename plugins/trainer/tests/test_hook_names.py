@@ -22,7 +22,7 @@ from stratagem.errors import ConfigError
             "training_epoch_end, which is never called here: it is now called on_train_epoch_end",
         ),
         ("backward", "pass arguments of backward to self.manual_backward"),
-        ("on_exception", "on_exception, which is called of callbacks only"),
+        ("on_exception", "on_exception, which is a hook of callbacks only"),
         ("on_train_begin", "on_train_begin, which is never called; nearest: on_train_"),
         ("on_validaton_epoch_end", "nearest: on_validation_epoch_end"),
         ("predict_steps", "predict_steps, which is never called; nearest: predict_step"),
@@ -81,7 +81,7 @@ def test_a_hook_with_other_arguments_than_it_is_called_with(tmp_path: Path) -> N
             """For the user's own use."""
 
     with pytest.raises(
-        ConfigError, match=r"Own.setup takes \(\), and is called with \(stage\): take these, or give"
+        ConfigError, match=r"Own.setup takes \(\), but is called with \(stage\): take these, or rename"
     ):
         train(Own(), tmp_path)
 

@@ -20,9 +20,9 @@ class Settings:
 @pytest.mark.parametrize(
     ("forged", "words"),
     [
-        ({"@dataclass": [f"{__name__}:called", {"path": "x"}]}, "called, which is no dataclass"),
-        ({"@enum": [f"{__name__}:Settings", "x"]}, "is no enum"),
-        ({"@name": "os:system"}, "names os:system, which the signature"),
+        ({"@dataclass": [f"{__name__}:called", {"path": "x"}]}, "called, which is not a dataclass"),
+        ({"@enum": [f"{__name__}:Settings", "x"]}, "is not an enum"),
+        ({"@name": "os:system"}, "names os:system, which isn't in the signature"),
         ({"@partial": [{"@name": "os:system"}, ["true"], {}]}, "names os:system"),
         ({"@partial": 3}, "can't be restored"),
         ({"@namespace": [1]}, "can't be restored"),

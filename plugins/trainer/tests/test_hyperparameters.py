@@ -170,8 +170,8 @@ def test_what_cant_be_kept_is_named(tmp_path: Path) -> None:
 
     with pytest.warns(UserWarning, match="save_hyperparameters") as warned:
         module = Backbone(nn.Linear(2, 2), key=lambda x: x)
-    assert "can't keep 'backbone' in checkpoints: it has a module (Linear)" in str(warned[0].message)
-    assert "can't keep 'key' in checkpoints: it has a function without its own name" in str(warned[1].message)
+    assert "can't save 'backbone' in checkpoints: it has a module (Linear)" in str(warned[0].message)
+    assert "can't save 'key' in checkpoints: it has a function without its own name" in str(warned[1].message)
     assert module.hparams.backbone is module.backbone
     path = checkpoint_of(module, tmp_path)
     with pytest.raises(ConfigError, match=r"needs 'backbone' of .*it has a module .*; pass backbone=…"):
@@ -200,9 +200,9 @@ def test_names_alone() -> None:
     with pytest.raises(ConfigError, match=r"got 'rate', and .*Named has the arguments lr, depth, names"):
         Named(0.1, names=("rate",))
     module = Line()
-    with pytest.raises(ConfigError, match=r"keeps the arguments of Line.__init__: call it there"):
+    with pytest.raises(ConfigError, match=r"saves the arguments of Line.__init__: call it there"):
         module.save_hyperparameters()
-    with pytest.raises(ConfigError, match=r"hparams isn't assigned: call self.save_hyperparameters"):
+    with pytest.raises(ConfigError, match=r"hparams can't be assigned: call self.save_hyperparameters"):
         module.hparams = {}
 
 

@@ -229,7 +229,7 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
         (logs("step"), "'step' is a column of every row"),
         (logs("epoch"), "'epoch' is a column of every row"),
         (logs("x", "x_step", on_epoch=True), "'x_step' and 'x' would both be 'x_step'"),
-        (logs("x", on_step=True, where="on_train_epoch_end"), "on_step=True where no step runs"),
+        (logs("x", on_step=True, where="on_train_epoch_end"), "on_step=True while no step is running"),
         (logs("x", reduce_fx="median"), "must be one of mean, sum, min, max"),
     ):
         with pytest.raises(LoggingError, match=words):

@@ -77,7 +77,7 @@ def test_steps_that_take_the_batch_alone(tmp_path: Path) -> None:
         def training_step(self, batch: Any, batch_idx: int, third: int, fourth: int) -> Any:  # type: ignore[override]
             """Takes two more."""
 
-    with pytest.raises(ConfigError, match=r"Wants.training_step takes \(.*\), and is called with \(batch, b"):
+    with pytest.raises(ConfigError, match=r"Wants.training_step takes \(.*\), but is called with \(batch, b"):
         train(Wants(), tmp_path)
 
 

@@ -244,7 +244,7 @@ def test_strategies_that_step_by_themselves_refuse_before_anything_starts(tmp_pa
 def test_manual_optimization_has_no_such_hooks(tmp_path: Path) -> None:
     module = WarmUp()
     module.automatic_optimization = False
-    with pytest.raises(ConfigError, match="WarmUp defines optimizer_step, which belongs to automatic"):
+    with pytest.raises(ConfigError, match="WarmUp optimizes manually, and defines optimizer_step"):
         train(module, tmp_path)
 
 

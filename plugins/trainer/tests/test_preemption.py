@@ -185,7 +185,7 @@ def test_auto_goes_on_from_the_newest_that_is_unchanged(
     said = capfd.readouterr().err
     assert f"skipped     {second}: " in said
     assert "aren't what was written" in said
-    assert f"going on    from {first}" in said
+    assert f"resuming    from {first}" in said
 
 
 class FlipsAndFails(Line):
@@ -247,12 +247,12 @@ def test_a_slurm_job_is_requeued_and_goes_on_by_itself(
     run_dir = tmp_path / "runs" / "slurm-77-Signalled"
     assert job_of(str(run_dir)) == "77"
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
-    assert "requeued    job 77, which goes on by itself" in capfd.readouterr().err
+    assert "requeued    job 77, which resumes automatically" in capfd.readouterr().err
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     again = trainer(tmp_path, **settings)
     again.fit(Signalled())
     assert again.run_dir == str(run_dir)
-    assert f"going on    from {run_dir}/checkpoints/preempted-step=3" in capfd.readouterr().err
+    assert f"resuming    from {run_dir}/checkpoints/preempted-step=3" in capfd.readouterr().err
     # Cancelling a job sends SIGTERM.
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with pytest.raises(Preempted):

@@ -102,7 +102,7 @@ def test_a_lock_taken_since_is_found_by_the_run_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["s3://bucket/run", "file:///tmp/run", "memory://run"])
 def test_a_url_is_refused(url: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"run_dir='{url}' is a URL, but metrics and settings go to a folder"
+        ConfigError, match=f"run_dir='{url}' is a URL, but metrics and settings are written to a folder"
     ):
         trainer(url)
     assert not os.path.exists(url.partition("/")[0])

@@ -236,7 +236,7 @@ def test_an_evaluation_may_read_loaders_side_by_side(tmp_path: Path) -> None:
     combined = stratagem.CombinedLoader([loader(0, 2), loader(10, 14)], "max_size_cycle")
     trainer(tmp_path).validate(module, combined)
     assert module.batches == [(0, 0, [[0, 1], [10, 11]]), (0, 1, [[0, 1], [12, 13]])]
-    with pytest.raises(DataError, match="predictions come loader by loader"):
+    with pytest.raises(DataError, match="returns predictions loader by loader"):
         trainer(tmp_path).predict(module, combined)
 
 

@@ -77,7 +77,7 @@ def test_an_evaluation_is_broken_off(stage: str, capfd: pytest.CaptureFixture[st
     with pytest.raises(Preempted) as stopped:
         getattr(trainer(), stage)(Signalled())
     assert (stopped.value.code, stopped.value.reason, stopped.value.path) == (75, "SIGUSR1", "")
-    assert f"stopping    by SIGUSR1: {stage} is broken off" in capfd.readouterr().err
+    assert f"stopping    by SIGUSR1: {stage} is incomplete" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
@@ -128,7 +128,7 @@ def test_a_signal_to_one_of_two_ranks_stops_both_with_the_first_predictions(tmp_
         env=environ,
     )
     assert done.returncode == 75, done.stderr
-    assert "predict is broken off" in done.stderr
+    assert "predict is incomplete" in done.stderr
     assert not (tmp_path / "out.npz").exists()
     found = np.load(tmp_path / "out.partial.npz")["predictions"]
     whole = torch.cat(trainer().predict(Line(), DataLoader(samples(400), 4))).numpy()

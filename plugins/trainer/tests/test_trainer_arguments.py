@@ -59,7 +59,9 @@ def trainer(folder: Path, **how: Any) -> stratagem.Trainer:
 def test_overfit_batches_reads_the_same_ones_in_every_epoch(tmp_path: Path, overfit: Any, count: int) -> None:
     module, run = Net(), trainer(tmp_path, max_epochs=2, overfit_batches=overfit)
     if overfit:
-        with pytest.warns(UserWarning, match="overfit_batches was given, and the training loader shuffles"):
+        with pytest.warns(
+            UserWarning, match="overfit_batches turns off the shuffling of the training loader"
+        ):
             run.fit(module, loader(shuffle=True), loader())
         assert module.trained == [[2.0 * i, 2.0 * i + 1] for i in range(count)] * 2
     else:

@@ -104,7 +104,7 @@ def test_in_hooks_and_afterwards(tmp_path: Path) -> None:
     assert run.progress_bar_callback is None
     assert (run.log_dir, run.default_root_dir) == (str(tmp_path / "run"), str(tmp_path))
     assert (run.model, run.train_dataloader, run.precision) == (module, None, "32-true")
-    with pytest.raises(StratagemError, match="no stage of this trainer runs now"):
+    with pytest.raises(StratagemError, match="no stage of this trainer is running"):
         _ = run.optimizers
     # As in a stage, and as before the first one.
     for each in (run, trainer(tmp_path), trainer(tmp_path, strategy=run.strategy)):
@@ -155,7 +155,7 @@ def test_best_and_last_and_no_model(tmp_path: Path) -> None:
     for name in ("best", "last"):
         with pytest.raises(CheckpointError, match="no fit of this trainer has written such a checkpoint"):
             run.test(module, loader(1), ckpt_path=name)
-    with pytest.raises(UsageError, match="test got no model, and this trainer has fitted none"):
+    with pytest.raises(UsageError, match="test got no model, and this trainer hasn't fitted one"):
         run.test(dataloaders=loader(1))
     run.fit(module, loader(3), loader(1))
     last = float(module.layer.weight.detach().sum())
@@ -172,7 +172,7 @@ def test_best_and_last_and_no_model(tmp_path: Path) -> None:
     bare.fit(module, loader(1))
     (now,) = bare.test(dataloaders=loader(1))
     assert now["weight"] == pytest.approx(float(module.layer.weight.detach().sum()))
-    with pytest.raises(CheckpointError, match="this trainer keeps no checkpoints"):
+    with pytest.raises(CheckpointError, match="this trainer has no ModelCheckpoint"):
         bare.test(dataloaders=loader(1), ckpt_path="last")
 
 
@@ -187,5 +187,5 @@ def test_a_checkpoint_of_weights_alone(tmp_path: Path) -> None:
     run.fit(module, loader(3), loader(1))
     (found,) = run.test(Watches(), loader(1), ckpt_path=tmp_path / "run/weights")
     assert found["weight"] == pytest.approx(float(module.layer.weight.detach().sum()))
-    with pytest.raises(CheckpointError, match="has weights alone, from which no fit can go on"):
+    with pytest.raises(CheckpointError, match="has only weights, from which no fit can resume"):
         trainer(tmp_path / "2", max_epochs=2).fit(Watches(), loader(3), ckpt_path=tmp_path / "run/weights")

@@ -93,7 +93,7 @@ def test_zero_turns_saving_off(make_trainer, tmp_path):
     ("arguments", "message"),
     [
         ({"save_last": "copy"}, "save_last='copy'"),
-        ({"train_time_interval": 60}, "give a timedelta above 0"),
+        ({"train_time_interval": 60}, "pass a timedelta above 0"),
         ({"every_n_train_steps": -1}, "every_n_train_steps=-1"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_timer_ends_a_fit_and_counts_earlier_runs(make_trainer, capsys):
 
 
 def test_functions_are_called_and_unknown_hooks_refused():
-    with pytest.raises(ConfigError, match=r"on_fit_begin, which is no hook; nearest: .*on_fit"):
+    with pytest.raises(ConfigError, match=r"on_fit_begin, which is not a hook; nearest: .*on_fit"):
         LambdaCallback(on_fit_begin=print)
 
 

@@ -306,7 +306,7 @@ def test_a_foreign_checkpoint_deletes_nothing_outside_of_the_runs_folder(make_tr
     victim = make_trainer(resumed)
     victim.restore(str(tmp_path / "foreign"))
     with pytest.warns(
-        UserWarning, match="outside of .*checkpoints, which are left alone: .*precious"
+        UserWarning, match="outside of .*checkpoints, which are ignored: .*precious"
     ) as reported:
         victim.fit(*val(1.0, 0.5), first=1)
     assert len(reported) == 1
@@ -343,7 +343,7 @@ def test_a_metric_of_a_validation_still_to_come_is_waited_for(make_trainer, tmp_
     trainer = make_trainer(
         ModelCheckpoint(monitor="val_loss", auto_insert_metric_name=False, filename="{epoch}")
     )
-    with pytest.warns(UserWarning, match="nothing has been validated yet"):
+    with pytest.warns(UserWarning, match="no evaluation has run yet"):
         trainer.fit({"train_loss": 2.0}, {"val_loss": 1.0})
     assert names(tmp_path / "checkpoints") == ["1", "last"]
 

@@ -96,11 +96,11 @@ def written(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
             "NoStep",
             "NoStep has no training_step: fit needs one; define training_step(self, batch, batch_idx)",
         ),
-        ("OtherArguments", "OtherArguments.on_train_batch_end takes (batch), and is called with (outputs,"),
-        ("OtherStep", "takes (batch, batch_idx, epoch, step), and is called with (batch, batch_idx)"),
+        ("OtherArguments", "OtherArguments.on_train_batch_end takes (batch), but is called with (outputs,"),
+        ("OtherStep", "takes (batch, batch_idx, epoch, step), but is called with (batch, batch_idx)"),
         ("OldHook", "training_epoch_end, which is never called here: it is now called on_train_epoch_end"),
         ("AlmostAHook", "optimiser_step, which is never called; nearest: optimizer_step"),
-        ("ManualHook", "configure_gradient_clipping, which belongs to automatic optimization"),
+        ("ManualHook", "configure_gradient_clipping, which only automatic optimization calls"),
     ],
 )
 def test_refused_before_anything_starts(

@@ -57,7 +57,7 @@ def test_a_name_is_logged_in_one_way() -> None:
     options(step)
     options(step)
     message = (
-        "'x' was logged with .*on_epoch=False.* before, and with .*on_epoch=True.* now: log it in one way"
+        "'x' was logged with .*on_epoch=False.* before, and is logged with .*on_epoch=True.* now: use the"
     )
     with pytest.raises(LoggingError, match=message):
         options(step, on_epoch=True)
@@ -69,7 +69,7 @@ def test_misuse_is_refused() -> None:
         (step, "step", 1.0, {}, "a column of every row"),
         (evaluation, "epoch", 1.0, {}, "a column of every row"),
         (Scope("predict"), "x", 1.0, {}, "while predicting"),
-        (between, "x", 1.0, {"on_step": True}, "where no step runs"),
+        (between, "x", 1.0, {"on_step": True}, "while no step is running"),
         (step, "x", torch.zeros(2), {}, r"shape \(2,\)"),
         (step, "x", torch.zeros(0), {}, r"shape \(0,\)"),
         (step, "x", torch.zeros(1, dtype=torch.complex64), {}, "is complex"),
@@ -162,5 +162,5 @@ def test_a_module_that_logs_in_another_way_than_its_checkpoint_begins_again() ->
     again.load(step.state())
     added(again, "x", (7.0, 1), on_epoch=True, reduce_fx="max")
     assert again.take_sums() == {"x": ("max", 7.0, 1), "y": ("mean", 1.0, 3)}
-    with pytest.raises(LoggingError, match="log it in one way"):
+    with pytest.raises(LoggingError, match="use the same options"):
         options(again, "x", on_epoch=True)

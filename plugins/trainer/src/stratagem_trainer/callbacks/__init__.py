@@ -1,4 +1,4 @@
-"""Code that runs at named moments of a run; names are imported when they are first used."""
+"""Callbacks: code that a trainer calls while it runs. Names are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "Timer",
 ]
 
-if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""`GradientAccumulationScheduler`: another number of micro-batches per optimizer step from some epochs on."""
+"""`GradientAccumulationScheduler`: change the number of micro-batches per optimizer step at some epochs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ class GradientAccumulationScheduler(Callback):
     """Change `accumulate_grad_batches` at the start of epochs.
 
     Args:
-        scheduling: epoch, from 0 → micro-batches per step from then on; one before the first that is named.
+        scheduling: epoch, from 0 → micro-batches per step from this epoch on. Before the first one, it is 1.
 
-    Raises:
-        ConfigError: no mapping of such numbers; when a fit starts, a Trainer with accumulate_grad_batches, or a
-            module that optimizes manually.
     """
 
     needs = ("changes_between_steps",)
@@ -30,7 +27,7 @@ class GradientAccumulationScheduler(Callback):
     def __init__(self, scheduling: Mapping[int, int]) -> None:
         if not isinstance(scheduling, Mapping) or not scheduling:
             raise ConfigError(
-                f"GradientAccumulationScheduler got scheduling={scheduling!r}; give a dict as {{0: 8, 4: 1}}"
+                f"GradientAccumulationScheduler got scheduling={scheduling!r}; pass a dict such as {{0: 8, 4: 1}}"
             )
         for epoch, batches in scheduling.items():
             check_count("GradientAccumulationScheduler", "an epoch of scheduling", epoch, 0)
@@ -40,12 +37,12 @@ class GradientAccumulationScheduler(Callback):
     def on_train_start(self, trainer: TrainerView, module: Module) -> None:
         if trainer.settings.accumulate_grad_batches != 1 or trainer.settings.global_batch_size is not None:
             raise ConfigError(
-                "GradientAccumulationScheduler sets accumulate_grad_batches: leave that of the Trainer, or "
-                "global_batch_size, out, or put it into scheduling as epoch 0"
+                "GradientAccumulationScheduler sets accumulate_grad_batches: don't pass it or global_batch_size to "
+                "the Trainer, or put it into scheduling as epoch 0"
             )
         if not module.automatic_optimization:
             raise ConfigError(
-                "GradientAccumulationScheduler is for automatic optimization: accumulate by hand"
+                "GradientAccumulationScheduler is for automatic optimization: accumulate in training_step"
             )
         self._set(trainer)
 
@@ -53,7 +50,7 @@ class GradientAccumulationScheduler(Callback):
         self._set(trainer)
 
     def factor(self, epoch: int) -> int:
-        """Return the micro-batches per step in `epoch`."""
+        """Return the number of micro-batches per step in `epoch`."""
         return next((n for first, n in reversed(self.scheduling.items()) if first <= epoch), 1)
 
     def _set(self, trainer: TrainerView) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of runs that end by an error: `save_after_error`, and `OnExceptionCheckpoint`."""
+"""Checkpoints of fits that an error ends: `save_after_error`, and `OnExceptionCheckpoint`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
 
 WAIT_S = 5.0
-"""How long a rank that ends by an error waits for the others before it gives up on a checkpoint."""
+"""Seconds that a rank waits after an error for the other ranks, before it gives up on a checkpoint."""
 
 
 def save_after_error(trainer: TrainerView, path: str, weights_only: bool = False) -> bool:
-    """Write a checkpoint of the last completed step, if every rank ends by an error there; return whether.
+    """Write a checkpoint of the last completed step, if all ranks fail at the same step. Return whether it was
+    written.
 
-    If only some ranks fail, the others can't write it with them: then a line says so, and nothing hangs.
+    If only some ranks fail, the others can't take part in writing it. Rank 0 then prints why there is none, without
+    waiting longer.
     """
     reason = _why_apart(trainer)
     if reason is None:
@@ -32,7 +34,7 @@ def save_after_error(trainer: TrainerView, path: str, weights_only: bool = False
             else:
                 trainer.save_checkpoint(path)
             trainer.runtime.session.checkpointer.wait()
-        except Exception as error:  # the run's own error is what counts
+        except Exception as error:  # don't hide the run's own error
             reason = f"{type(error).__name__}: {error}"
     if reason is not None and trainer.is_main:
         print(f"No checkpoint {path} after the error: {reason}", file=sys.stderr, flush=True)
@@ -43,24 +45,24 @@ def _why_apart(trainer: TrainerView) -> str | None:
     if trainer.world_size == 1:
         return None
     if not trainer.collectives.all_arrive("a checkpoint after an error", WAIT_S):
-        return "not every rank ended by one"
+        return "not every rank had an error"
     place = (trainer.progress.epoch, trainer.progress.batch, trainer.progress.step)
     if len(set(trainer.collectives.gather_objects(place))) > 1:
-        return "ranks ended at different steps"
+        return "ranks had errors at different steps"
     return None
 
 
 class OnExceptionCheckpoint(Callback):
-    """Write a checkpoint of a fit that ends by an error, also by an interrupt, from which it can go on.
+    """Write a checkpoint from which a fit can resume, if an error or an interrupt ends it.
 
-    On several ranks only where all of them end by one at the same step; otherwise a line says so.
+    On several ranks, it is written only if all ranks fail at the same step. Otherwise a line says why not.
 
     Args:
         dirpath: folder; a relative one is within the run's folder.
-        filename: of the checkpoint within it.
+        filename: name of the checkpoint in it.
 
     Raises:
-        ConfigError: no file name, or one with a folder.
+        ConfigError: the file name is empty, or has a folder.
     """
 
     is_left_out_of_fast_dev_run = True
@@ -68,7 +70,7 @@ class OnExceptionCheckpoint(Callback):
     def __init__(self, dirpath: str | os.PathLike[str], filename: str = "on_exception") -> None:
         if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
             raise ConfigError(
-                f"OnExceptionCheckpoint got filename={filename!r}; give a file's name without a folder"
+                f"OnExceptionCheckpoint got filename={filename!r}; pass a file name without a folder"
             )
         self.dirpath, self.filename = path_text("dirpath", dirpath), filename
         self._fitting = False

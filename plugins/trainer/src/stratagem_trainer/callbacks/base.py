@@ -1,4 +1,4 @@
-"""`Callback`: code that runs at named moments of a trainer's loop."""
+"""`Callback`: code that a trainer calls while it runs."""
 
 from __future__ import annotations
 
@@ -7,184 +7,185 @@ from typing import Any
 
 
 class Callback:
-    """Base of all callbacks. Every method is called on every rank; override only what you need.
+    """Base class of callbacks. Its methods are called on every rank. Override only those that you need.
 
-    Each gets the `Trainer` and the `Module` that it runs first; they are typed as anything, so that an override
-    may name its own module's class. A method that isn't overridden costs nothing: only those that are get called.
+    Hooks get the `Trainer` and the `Module` first. These have the type Any, so that an override may name the class of
+    its own module. Only overridden methods are called. Others cost nothing.
     """
 
     order: int = 0
     """Callbacks with a higher order are called after those with a lower one."""
 
     judges_epochs: bool = False
-    """Whether its `on_train_epoch_end` reads what the module and other callbacks log in theirs."""
+    """Whether `on_train_epoch_end` is called after those of the module and other callbacks, to read what they log."""
 
     is_restored_in_evaluations: bool = True
     """Whether an evaluation of a checkpoint loads its state; False if only a fit needs it."""
 
     is_left_out_of_fast_dev_run: bool = False
-    """Whether `Trainer(fast_dev_run=True)` leaves it out, as it does callbacks that write files or end a fit."""
+    """Whether `Trainer(fast_dev_run=True)` leaves it out, as callbacks that write files or end a fit should be."""
 
     needs: tuple[str, ...] = ()
-    """Features that the strategy must have, by names from `stratagem.sdk.catalogue.FEATURES`; without them, a fit is
-    refused before anything is launched."""
+    """Names from `stratagem.sdk.catalogue.FEATURES` that the strategy must support. Otherwise a fit is refused before
+    it is launched."""
 
     def before_launch(self, trainer: Any, module: Any, dataloader: Any, stage: str) -> None:
-        """In the launching process, before workers are started: look for good settings, or refuse bad ones.
+        """Called in the launching process before workers are started. Use it to find good settings or refuse bad
+        ones.
 
         Args:
             trainer: the `Trainer`.
-            module: as the trainer got it: a `Module`, or what makes one.
-            dataloader: the first that it got; None where the module has its own.
+            module: what was passed to the trainer: a `Module`, or a function that makes one.
+            dataloader: the first loader that was passed; None if none was.
             stage: "fit", "validate", "test" or "predict".
         """
 
     def after_launch(self, trainer: Any, module: Any, stage: str) -> None:
-        """In the launching process, after a stage that ended without an error; the caller gets what is raised here.
+        """Called in the launching process after a stage without an error. Errors that it raises reach the caller.
 
-        Workers have ended, and their metrics, weights and callbacks' states are back: on several nodes, only where
-        rank 0 ran.
+        Workers have ended. Their metrics, weights and callbacks' states have been copied back; on several nodes, only
+        on the node of rank 0.
 
         Args:
             trainer: the `Trainer`.
-            module: as the trainer got it: a `Module`, or what makes one.
+            module: what was passed to the trainer: a `Module`, or a function that makes one.
             stage: "fit", "validate", "test" or "predict".
         """
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Called on every rank, before `configure_model`; `stage` is "fit", "validate", "test" or "predict"."""
+        """Called on every rank, before `configure_model`, with the name of the stage."""
 
     def on_start(self, trainer: Any, module: Any, stage: str) -> None:
-        """Before the first batch of any stage."""
+        """Called before the first batch of any stage."""
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Before a fit's first batch."""
+        """Called before a fit's first batch."""
 
     def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
-        """Before the sanity check, the validation of a few batches before a fit."""
+        """Called before the sanity check, the validation of a few batches before a fit."""
 
     def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
-        """After the sanity check, which has called the hooks of a validation."""
+        """Called after the sanity check, which also calls the hooks of a validation."""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Before the first epoch."""
+        """Called before the first epoch."""
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Before the first batch of an epoch."""
+        """Called before the first batch of an epoch."""
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> Any:
-        """Before a micro-batch's forward; -1 ends the epoch."""
+        """Called before a micro-batch's forward. Return -1 to end the epoch."""
 
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
-        """After `training_step`, before backward."""
+        """Called after `training_step`, before backward."""
 
     def on_after_backward(self, trainer: Any, module: Any) -> None:
-        """After backward; under some strategies gradients aren't reduced yet."""
+        """Called after backward. Under some strategies, gradients aren't reduced yet."""
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        """Before an optimizer's gradients are clipped."""
+        """Called before an optimizer's gradients are clipped."""
 
     def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        """After its step, before its gradients are dropped."""
+        """Called after the optimizer's step, before its gradients are dropped."""
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After backward and, at a window's end, the step."""
+        """Called after backward, and after the step if the batch ends a window."""
 
     def on_evaluation_start(self, trainer: Any, module: Any, stage: str) -> None:
-        """Before the first batch of any evaluation."""
+        """Called before the first batch of any evaluation."""
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
-        """Before a validation."""
+        """Called before a validation."""
 
     def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Before the first batch of a validation."""
+        """Called before the first batch of a validation."""
 
     def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Before the step of a batch, which is on the device."""
+        """Called before the step of a batch. The batch is on the device."""
 
     def on_validation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After the step of a batch."""
+        """Called after the step of a batch."""
 
     def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
-        """After the last batch of a validation; what is logged counts for it."""
+        """Called after the last batch of a validation. You can log values of the whole validation here."""
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """After a validation; its metrics are reduced over ranks by now."""
+        """Called after a validation. Its metrics have been reduced over ranks."""
 
     def on_test_start(self, trainer: Any, module: Any) -> None:
-        """Before a test."""
+        """Called before a test."""
 
     def on_test_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Before the first batch of a test."""
+        """Called before the first batch of a test."""
 
     def on_test_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Before the step of a batch, which is on the device."""
+        """Called before the step of a batch. The batch is on the device."""
 
     def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After the step of a batch."""
+        """Called after the step of a batch."""
 
     def on_test_epoch_end(self, trainer: Any, module: Any) -> None:
-        """After the last batch of a test; what is logged counts for it."""
+        """Called after the last batch of a test. You can log values of the whole test here."""
 
     def on_test_end(self, trainer: Any, module: Any) -> None:
-        """After a test; its metrics are reduced over ranks by now."""
+        """Called after a test. Its metrics have been reduced over ranks."""
 
     def on_predict_start(self, trainer: Any, module: Any) -> None:
-        """Before a prediction."""
+        """Called before a prediction."""
 
     def on_predict_epoch_start(self, trainer: Any, module: Any) -> None:
-        """Before the first batch of a prediction."""
+        """Called before the first batch of a prediction."""
 
     def on_predict_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Before the step of a batch, which is on the device."""
+        """Called before the step of a batch. The batch is on the device."""
 
     def on_predict_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After the step of a batch."""
+        """Called after the step of a batch."""
 
     def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
-        """After the last batch of a prediction; what is logged counts for it."""
+        """Called after the last batch of a prediction."""
 
     def on_predict_end(self, trainer: Any, module: Any) -> None:
-        """After a prediction; its metrics are reduced over ranks by now."""
+        """Called after a prediction."""
 
     def on_evaluation_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, stage: str
     ) -> None:
-        """After a batch of any evaluation."""
+        """Called after a batch of any evaluation."""
 
     def on_evaluation_end(self, trainer: Any, module: Any, stage: str) -> None:
-        """After any evaluation."""
+        """Called after any evaluation."""
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """After an epoch's last batch and its validation."""
+        """Called after an epoch's last batch and its validation."""
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        """After the last epoch."""
+        """Called after the last epoch."""
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
-        """After a fit."""
+        """Called after a fit."""
 
     def on_end(self, trainer: Any, module: Any, stage: str) -> None:
-        """After the last batch of any stage."""
+        """Called after the last batch of any stage."""
 
     def on_save_checkpoint(self, trainer: Any, module: Any, state: dict[str, Any]) -> None:
-        """Before a checkpoint is written; rank 0's additions are kept."""
+        """Called before a checkpoint is written. What rank 0 adds to `state` is saved."""
 
     def on_load_checkpoint(self, trainer: Any, module: Any, state: dict[str, Any]) -> None:
-        """When one is loaded, with what was added."""
+        """Called when a checkpoint is loaded. `state` has what `on_save_checkpoint` added."""
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
-        """When a stage ends by an error; ranks may be apart: no collectives."""
+        """Called when an error ends a stage. Don't call collectives: ranks may be at different points."""
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-        """At the end of a stage that wasn't ended by an error."""
+        """Called at the end of a stage, unless an error ended it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """This callback's own state, for checkpoints and for the launching process."""
+        """Return this callback's state, for checkpoints and for the launching process."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -193,38 +194,39 @@ class Callback:
     # Batches ----------------------------------------------------------------------------------------
 
     def training_batches(self, trainer: Any, module: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return the micro-batches of an epoch, as a generator that notes or replaces those in `batches`.
+        """Return an iterator over the micro-batches of an epoch, which may observe or replace those in `batches`.
 
         Args:
             trainer: the `Trainer`.
             module: the `Module`.
-            batches: of each micro-batch its index within the epoch, and a tuple: the batch on the device, by what its
-                loss is divided, and whether it is the last one of its optimizer step. What comes after a yield runs
-                when the loop asks for the next one.
+            batches: yields each micro-batch's index in the epoch, and a tuple: the batch on the device, the divisor
+                of its loss, and whether it is the last one of its optimizer step. If you write a generator, the code
+                after a `yield` runs when the loop asks for the next micro-batch.
         """
         return batches
 
     # Tensors in checkpoints ---------------------------------------------------------------------------
 
     def save_tensors(self, tensors: dict[str, Any]) -> None:
-        """Add this callback's tensors to a checkpoint's, or change which of the model it has. On every rank.
+        """Add this callback's tensors to a checkpoint, or replace tensors of the model there. Called on every rank.
 
         Args:
-            tensors: "model/…" → tensor, or DTensor where it is in shards; your own names begin with
-                `tensor_prefix`.
+            tensors: name → tensor, or DTensor if it is sharded. The model's names begin with "model/". Begin yours
+                with `tensor_prefix`.
         """
 
     def before_restore(self, module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
-        """Before a checkpoint is read into the optimizers: bring their groups to what they were.
+        """Called before optimizers are restored from a checkpoint. Make their groups as they were when it was
+        written.
 
         Args:
-            module: the user's, prepared.
-            optimizers: of the run.
+            module: the user's module, prepared.
+            optimizers: the run's optimizers.
             state: what `state_dict` returned when the checkpoint was written.
         """
 
     def load_tensors(self, prepared: Any, reader: Any) -> None:
-        """Restore what `save_tensors` added, after the model, the optimizers and `load_state_dict`. On every rank.
+        """Restore what `save_tensors` added. Called on every rank, after `load_state_dict`.
 
         Args:
             prepared: the run's `stratagem.Prepared`.
@@ -233,10 +235,10 @@ class Callback:
 
     @property
     def tensor_prefix(self) -> str:
-        """What names of this callback's tensors in checkpoints begin with."""
+        """Prefix of the names of this callback's tensors in checkpoints."""
         return f"callback/{self.state_key}/"
 
     @property
     def state_key(self) -> str:
-        """The key of this callback's state in a checkpoint; override it to use several of one class."""
+        """Key of this callback's state in a checkpoint. Override it to use several callbacks of one class."""
         return type(self).__qualname__

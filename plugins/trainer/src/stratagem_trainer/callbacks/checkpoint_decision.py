@@ -1,4 +1,4 @@
-"""`Keeper`: says which checkpoint to write now, and which ones that one outdoes."""
+"""`Keeper`: decides which checkpoint to write, and which ones to delete then."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from stratagem_trainer.callbacks.retention import Retention
 
 @dataclass(frozen=True)
 class Moment:
-    """What rank 0 decides on."""
+    """The state of the run on which rank 0 decides."""
 
     folder: str
     epoch: int
     step: int
     values: Mapping[str, float | None]
-    """Metric → value; None where it hasn't been logged."""
+    """Metric → value; None if it hasn't been logged."""
     ranks: bool = True
-    """Whether it may take a place among the top k."""
+    """Whether the checkpoint may be one of the top k."""
     time_s: float = 0.0
-    """Time by the wall clock."""
+    """Wall-clock time."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What all ranks do at a checkpoint; made on rank 0."""
+    """What all ranks do at a checkpoint. Rank 0 decides."""
 
     after: Ranking
     save: tuple[str, ...]
@@ -41,13 +41,13 @@ class Keeper:
     """Ranks checkpoints by a metric, or by age.
 
     Args:
-        name: of the files.
-        monitor: of the metric; None ranks by age.
-        save_top_k: how many to keep; -1 keeps all.
-        save_last: keep `last` too.
-        counts_versions: whether a name that something else has taken gets "-v1" appended.
-        retention: which stay for good.
-        hides_last: whether a checkpoint that is only there for `last` gets a name that begins with a dot.
+        name: name of the checkpoints.
+        monitor: reads the metric; None ranks by age.
+        save_top_k: number of checkpoints to keep; -1 keeps all.
+        save_last: whether to keep `last`, too.
+        counts_versions: whether to append "-v1" to a name that exists and isn't this run's.
+        retention: decides which checkpoints are never deleted.
+        hides_last: whether the name of a checkpoint that is kept only as `last` begins with a dot.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Keeper:
         self._can_link: bool | None = None
 
     def decide(self, before: Ranking, moment: Moment) -> Decision:
-        """Say what to save and what to delete; on rank 0."""
+        """Return the checkpoints to save and to delete. Called on rank 0."""
         folder = moment.folder
         if before.folder != folder:
-            # Resumed into another folder: what lies in the old one isn't this run's to delete.
+            # The run was resumed into another folder. Checkpoints in the old folder aren't this run's to delete.
             before = replace(before, folder=folder, kept=(), newest="", last_path="", retained=())
         before = before.confined()
         score = None if self.monitor is None else moment.values[self.monitor.name]
@@ -82,7 +82,7 @@ class Keeper:
         if moment.ranks and self.save_top_k != 0 and (self.monitor is None or score is not None):
             kept = self._ranked(kept, candidate)
         if any(entry.path == candidate.path for entry in kept if entry != candidate):
-            # Of two that stay, neither may take the other's name.
+            # Both checkpoints stay, so they need different names.
             renamed = replace(candidate, path=self._with(candidate.path, f"-step={moment.step}"))
             kept = tuple(renamed if entry == candidate else entry for entry in kept)
             candidate = renamed
@@ -120,7 +120,7 @@ class Keeper:
         return Decision(after, tuple(save), is_link)
 
     def _unused(self, path: str, before: Ranking) -> str:
-        """A name for a checkpoint that replaces nothing that this run didn't write."""
+        """Return a name that doesn't replace a checkpoint of another run."""
         own = {*before.paths(), *before.outdone}
         if not self.counts_versions or is_url(path) or path in own or not os.path.lexists(path):
             return path
@@ -136,12 +136,12 @@ class Keeper:
         return self.monitor is not None and self.monitor.better(score, than)
 
     def _ranked(self, kept: tuple[Kept, ...], candidate: Kept) -> tuple[Kept, ...]:
-        """Put the candidate where it belongs, and cut off after k."""
+        """Return the top k with the candidate."""
         others = [entry for entry in kept if (entry.path, entry.step) != (candidate.path, candidate.step)]
         entries = [candidate, *others]
         if self.monitor is not None:
             monitor = self.monitor
-            # Stable, so that of equals the earlier stays ahead.
+            # The sort is stable: the earlier of two equal checkpoints ranks first.
             entries = sorted(
                 [*others, candidate],
                 key=lambda entry: monitor.order(float("nan") if entry.score is None else entry.score),

@@ -1,4 +1,4 @@
-"""Names of checkpoints, written from the epoch, the step and metrics."""
+"""Names of checkpoints, made from the epoch, the step and metrics."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _POSITION = ("epoch", "step")
 
 
 class CheckpointName:
-    """A name with fields in braces, as "epoch={epoch}-val_loss={val_loss:.3f}".
+    """A name with fields in braces, such as "epoch={epoch}-val_loss={val_loss:.3f}".
 
-    Unlike `str.format`, a field is the whole text up to the colon, so that metrics named "val/loss"
-    or "loss.train" work.
+    Unlike with `str.format`, a field's name is the whole text up to the colon, so that metrics named "val/loss" or
+    "loss.train" work.
 
     Args:
-        template: fields are "epoch", "step" and names of metrics, each with an optional format.
-        auto_insert: write each field's name before its value, as "epoch=3-val_loss=0.1"; a "/" in it becomes "_".
-        ending: what all names of checkpoints end with, `last` among them.
+        template: its fields are "epoch", "step" and names of metrics, each with an optional format.
+        auto_insert: write each field's name before its value, as in "epoch=3-val_loss=0.1"; a "/" in it becomes "_".
+        ending: appended to all names, also to `last`.
 
     Raises:
-        ConfigError: no text, a path separator, a brace left over or a format that numbers don't take.
+        ConfigError: the template is empty, or has a path separator, an unpaired brace or an invalid format.
     """
 
     def __init__(self, template: str, auto_insert: bool = False, ending: str = "") -> None:
         if not isinstance(template, str) or not template.strip() or template in (".", "..", "last"):
             raise ConfigError(
-                f'ModelCheckpoint got filename={template!r}; give a name such as "step={{step}}"'
-                ' ("last" is the name of the newest one)'
+                f'ModelCheckpoint got filename={template!r}; pass a name such as "step={{step}}"'
+                ' ("last" is the name of the newest checkpoint)'
             )
         literal = _FIELD.sub("", template)
         if "/" in literal or "\\" in literal:
@@ -44,7 +44,7 @@ class CheckpointName:
                 format(1 if name in _POSITION else 1.0, spec)
             except ValueError as error:
                 raise ConfigError(
-                    f"ModelCheckpoint got filename={template!r}: {spec!r} is no format for {name}: {error}"
+                    f"ModelCheckpoint got filename={template!r}: {spec!r} is not a format for {name}: {error}"
                 ) from error
         self.template = template
         self.fields = tuple(name for name, _ in _FIELD.findall(template))
@@ -52,11 +52,11 @@ class CheckpointName:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The fields that are metrics."""
+        """Names of the fields that are metrics."""
         return tuple(name for name in self.fields if name not in _POSITION)
 
     def fill(self, epoch: int, step: int, metrics: Mapping[str, float]) -> str:
-        """Write the name without its ending; a metric that isn't there becomes nan."""
+        """Return the name without its ending. A metric that isn't in `metrics` becomes nan."""
         values: dict[str, float] = {**metrics, "epoch": epoch, "step": step}
 
         def write(field: re.Match[str]) -> str:

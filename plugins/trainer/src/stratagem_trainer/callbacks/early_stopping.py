@@ -1,4 +1,4 @@
-"""`EarlyStopping`: ends a fit when a metric stops getting better."""
+"""`EarlyStopping`: end a fit when a metric stops improving."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Callback):
-    """Stop the fit once a metric hasn't improved for a while, or has diverged.
+    """Stop the fit if a metric hasn't improved for a while, or has diverged.
 
-    A metric that evaluations log is looked at after each validation, any other after each epoch.
+    A metric that evaluations log is checked after each validation, any other metric after each epoch.
 
     Args:
         monitor: name of a logged metric.
-        min_delta: by how much a value must beat the best one to count; at least 0, in the metric's unit.
-        patience: number of checks in a row without improvement that end the fit; 0 is the same as 1.
+        min_delta: the smallest difference to the best value that counts as an improvement; at least 0.
+        patience: number of checks in a row without improvement after which the fit ends; 0 is the same as 1.
         verbose: print a line for each improvement, on rank 0.
-        mode: whether it should become small ("min") or large ("max").
-        strict: raise when the metric isn't logged; otherwise wait until it is.
-        check_finite: stop when the metric is NaN or infinite.
+        mode: whether smaller ("min") or larger ("max") values are better.
+        strict: raise an error if the metric isn't logged; False waits until it is.
+        check_finite: stop if the metric is NaN or infinite.
         stopping_threshold: stop as soon as the metric is better than this.
         divergence_threshold: stop as soon as the metric is worse than this.
-        check_on_train_epoch_end: look after each epoch (True) or after each validation (False); None: as above.
-        log_rank_zero_only: accepted and ignored: all ranks decide alike, and only rank 0 prints.
+        check_on_train_epoch_end: check after each epoch (True) or after each validation (False). None: see above.
+        log_rank_zero_only: accepted and ignored: all ranks decide the same, and only rank 0 prints.
 
     Attributes:
         best_score: the best value so far; None before the first.
-        wait_count: checks since the last improvement.
-        stopped_epoch: the epoch in which it stopped the fit, from 0; None if it didn't.
-        reason: why it stopped the fit, as a sentence; "" if it didn't.
+        wait_count: number of checks since the last improvement.
+        stopped_epoch: index of the epoch in which it stopped the fit; None if it didn't.
+        reason: a sentence that says why it stopped the fit; "" if it didn't.
 
     Raises:
-        ConfigError: an invalid value.
+        ConfigError: an argument is invalid.
     """
 
     judges_epochs = is_left_out_of_fast_dev_run = True
@@ -64,10 +64,10 @@ class EarlyStopping(Callback):
         self._monitor = Monitor(monitor, mode, owner, strict)
         check_count(owner, "patience", patience, 0)
         if isinstance(min_delta, str) or not (math.isfinite(min_delta) and min_delta >= 0):
-            raise ConfigError(f"{owner} got min_delta={min_delta!r}; give a number of at least 0")
+            raise ConfigError(f"{owner} got min_delta={min_delta!r}; pass a number of at least 0")
         for name, value in (("stopping", stopping_threshold), ("divergence", divergence_threshold)):
             if value is not None and math.isnan(value):
-                raise ConfigError(f"{owner} got {name}_threshold=nan; give a number, or None")
+                raise ConfigError(f"{owner} got {name}_threshold=nan; pass a number, or None")
         self.patience = patience
         self.min_delta = min_delta
         self.stopping_threshold = stopping_threshold
@@ -89,7 +89,7 @@ class EarlyStopping(Callback):
 
     @property
     def mode(self) -> Mode:
-        """Whether the metric should become small ("min") or large ("max")."""
+        """Whether smaller ("min") or larger ("max") values are better."""
         return self._monitor.mode
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
@@ -148,7 +148,7 @@ class EarlyStopping(Callback):
             self._stopped = trainer.should_stop = True
             self.stopped_epoch = trainer.current_epoch
             if trainer.is_main:
-                # Not a log record: it must be seen without any logging set up, bar or no bar.
+                # Don't use logging: the line must be visible even if logging isn't configured.
                 print(
                     f"Stopping in epoch {trainer.current_epoch + 1} at step {trainer.global_step}:"
                     f" {self.reason}",
@@ -157,7 +157,7 @@ class EarlyStopping(Callback):
                 )
 
     def _judge(self, value: float) -> str:
-        """Note a value; return why to stop, or ""."""
+        """Check a value; return the reason to stop, or ""."""
         name, smaller = self.monitor, self._monitor.mode == "min"
         if self.check_finite and not math.isfinite(value):
             return f"{name} is {value}."

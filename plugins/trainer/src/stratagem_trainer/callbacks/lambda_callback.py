@@ -1,4 +1,4 @@
-"""`LambdaCallback`: a callback of functions."""
+"""`LambdaCallback`: a callback made from functions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stratagem_trainer.callbacks.base import Callback
 
 
 class LambdaCallback(Callback):
-    """Call functions at hooks, as `LambdaCallback(on_fit_start=lambda trainer, module: ...)`.
+    """Call functions in hooks: `LambdaCallback(on_fit_start=lambda trainer, module: ...)`.
 
-    Functions go to workers with the callback: under a strategy that starts processes other than by fork, they must
-    be defined in a module.
+    The callback is pickled for workers, unless the strategy forks them. Then the functions must be defined at the top
+    level of a module.
 
     Args:
-        hooks: name of a hook → function, with that hook's arguments.
+        hooks: name of a hook → function with the hook's arguments.
 
     Raises:
-        ConfigError: no hook has that name.
+        ConfigError: a name isn't that of a hook.
     """
 
     def __init__(self, **hooks: Callable[..., Any] | None) -> None:
@@ -28,7 +28,7 @@ class LambdaCallback(Callback):
         for name, function in hooks.items():
             if name not in OF_CALLBACKS:
                 raise ConfigError(
-                    f"LambdaCallback got {name}, which is no hook; {nearest(name, OF_CALLBACKS)}"
+                    f"LambdaCallback got {name}, which is not a hook; {nearest(name, OF_CALLBACKS)}"
                 )
             if function is not None:
                 setattr(self, name, function)

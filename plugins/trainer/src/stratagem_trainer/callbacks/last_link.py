@@ -1,4 +1,4 @@
-"""Where checkpoints lie, and the link `last` among them."""
+"""The folder of checkpoints, and the link `last` in it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 
 def folder_of(dirpath: str | None, run_dir: str | None, default: str) -> str:
-    """Return the folder for checkpoints: absolute, or a URL.
+    """Return the folder for checkpoints: an absolute path, or a URL.
 
     Args:
-        dirpath: what was asked for; a relative one is within `run_dir`.
-        run_dir: the run's folder; None is the current one.
-        default: for a `dirpath` of None.
+        dirpath: the user's folder; a relative one is within `run_dir`.
+        run_dir: the run's folder; None is the current folder.
+        default: the folder if `dirpath` is None.
     """
     if dirpath is None:
         folder = default
@@ -25,18 +25,18 @@ def folder_of(dirpath: str | None, run_dir: str | None, default: str) -> str:
 
 
 def lies_in(folder: str, path: str) -> bool:
-    """Whether `path` is an entry of `folder`, as `folder_of` returns it, and not below or beside it."""
+    """Return whether `path` is directly in `folder`, which `folder_of` returned."""
     start, _, name = path.rpartition("/")
     return start == folder and name not in ("", ".", "..") and os.path.basename(name) == name
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is for fsspec rather than this machine's file system."""
+    """Return whether a path is a URL for fsspec, not a path on this machine."""
     return "://" in path
 
 
 def can_link(path: str) -> bool:
-    """Whether a symbolic link can be made, or replaced, at `path`; tries it, and leaves nothing behind."""
+    """Return whether a symbolic link can be made or replaced at `path`. Tries it, and removes the trial."""
     if is_url(path) or (os.path.exists(path) and not os.path.islink(path)):
         return False
     trial = f"{path}.link-{os.getpid()}"
@@ -50,7 +50,7 @@ def can_link(path: str) -> bool:
 
 
 def link(target: str, path: str) -> None:
-    """Make `path` a relative link to `target`, in one step: it always names a whole one."""
+    """Make `path` a relative link to `target`. An existing link is replaced atomically."""
     trial = f"{path}.link-{os.getpid()}"
     os.symlink(os.path.relpath(target, os.path.dirname(path)), trial)
     os.replace(trial, path)

@@ -1,4 +1,4 @@
-"""`LearningRateMonitor`: logs the learning rates."""
+"""`LearningRateMonitor`: log the learning rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Group(NamedTuple):
-    """A parameter group, what its values are called, and when they are logged."""
+    """A parameter group, the name of its values, and how often they are logged."""
 
     name: str
     values: dict[str, Any]
@@ -21,19 +21,21 @@ class _Group(NamedTuple):
 
 
 class LearningRateMonitor(Callback):
-    """Log the learning rate of every parameter group, as the optimizer is about to use it.
+    """Log the learning rate of every parameter group before the optimizer uses it.
 
-    They are named after the optimizer's class, as "lr-Adam"; with several groups "lr-Adam/pg1", "lr-Adam/pg2",
-    or by the group's own "name"; a second Adam is "lr-Adam-1". A scheduler's "name" stands for "lr-Adam".
+    Rates are named after the optimizer's class, such as "lr-Adam". Those of several groups are "lr-Adam/pg1" and
+    "lr-Adam/pg2", or have the group's "name" after the slash. A second Adam is "lr-Adam-1". A scheduler's "name"
+    replaces "lr-Adam".
 
     Args:
-        logging_interval: "step" logs with each batch, "epoch" with the first one of each epoch, for the epoch's
-            row; None as often as the optimizer's scheduler is stepped, and with each batch where it has none.
-        log_momentum: log the momentum, or the first beta, too, as "lr-Adam-momentum".
-        log_weight_decay: log the weight decay, too, as "lr-Adam-weight_decay".
+        logging_interval: "step" logs with each batch. "epoch" logs with the first batch of each epoch, for the
+            epoch's row. None logs as often as the optimizer's scheduler is stepped, or with each batch if there is
+            none.
+        log_momentum: also log the momentum, or the first beta, such as "lr-Adam-momentum".
+        log_weight_decay: also log the weight decay, such as "lr-Adam-weight_decay".
 
     Raises:
-        ConfigError: another interval.
+        ConfigError: the interval is unknown.
     """
 
     def __init__(
@@ -50,12 +52,12 @@ class LearningRateMonitor(Callback):
         self.logging_interval = logging_interval
         self.log_momentum, self.log_weight_decay = log_momentum, log_weight_decay
         self.lrs: dict[str, list[float]] = {}
-        """Name → the learning rates that were logged in this process, once for each row of metrics."""
+        """Name → the learning rates that this process has logged, one for each row of metrics."""
         self._groups: list[_Group] = []
         self._is_new_epoch = False
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
-        # A resumed epoch has no start.
+        # A resumed epoch doesn't call on_train_epoch_start.
         self._is_new_epoch = False
         self._groups = self._named_groups(trainer) if stage == "fit" else []
         if stage == "fit":
@@ -63,14 +65,14 @@ class LearningRateMonitor(Callback):
 
     def on_train_epoch_start(self, trainer: TrainerView, module: Module) -> None:
         self._is_new_epoch = True
-        # Looked up again, since a strategy or a loaded checkpoint may have replaced the groups.
+        # Look up the groups again: a strategy or a loaded checkpoint may have replaced them.
         self._groups = self._named_groups(trainer)
 
     def on_train_batch_start(self, trainer: TrainerView, module: Module, batch: Any, batch_idx: int) -> None:
         for name, group, interval in self._groups:
             each = interval == "step"
             if each or self._is_new_epoch:
-                # A step's value is only written every `log_every_n_steps`; an epoch's always is.
+                # A step's value is written only every `log_every_n_steps` steps, an epoch's always.
                 for suffix, value in self._values(group):
                     module.log(name + suffix, value, on_step=each, on_epoch=not each)
                 every = trainer.settings.steps_per_row
@@ -79,7 +81,7 @@ class LearningRateMonitor(Callback):
         self._is_new_epoch = False
 
     def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
-        # Nothing of the optimizers may outlive the run's process group.
+        # No reference to the optimizers may outlive the run's process group.
         self._groups = []
 
     def on_exception(self, trainer: TrainerView, module: Module, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Bars on a terminal: one for the epoch or evaluation at hand, one for an evaluation within an epoch."""
+"""Progress bars on a terminal: one for the current epoch or evaluation, one for an evaluation in an epoch."""
 
 from __future__ import annotations
 
@@ -19,42 +19,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bar:
-    """What one bar shows."""
+    """The values that one bar shows."""
 
     title: str
     done: int
     total: int | None
-    """None where it isn't known."""
+    """None if unknown."""
     rate: float | None
     """Batches per second."""
     samples: int | None = None
-    """Samples of one batch, over all ranks; None where it isn't known."""
+    """Number of samples in one batch, over all ranks; None if unknown."""
     metrics: str = ""
 
 
 class Rate:
-    """How fast a count has been growing lately, measured over the last few looks at it."""
+    """How fast a count has been growing, measured over the last few looks."""
 
     def __init__(self, looks: int = 9) -> None:
         self._looks: deque[tuple[float, int]] = deque(maxlen=looks)
 
     def restart(self, now: float, count: int) -> None:
-        """Forget what was; a pause that isn't part of the rate has ended at `now`."""
+        """Discard earlier looks, after a pause that shouldn't count."""
         self._looks.clear()
         self._looks.append((now, count))
 
     def look(self, now: float, count: int) -> float | None:
-        """Note a count, and return its growth per second; None where there is none yet."""
+        """Record a count, and return its growth per second; None if it hasn't grown yet."""
         self._looks.append((now, count))
         then, before = self._looks[0]
         return (count - before) / (now - then) if now > then and count > before else None
 
 
 class LiveBars:
-    """Draws bars on a terminal when called, without a separate thread.
+    """Draws bars on a terminal when it is called, without a thread.
 
-    What the program prints meanwhile appears above the bars. Made when the run starts, and to be
-    closed however it ends.
+    What the program prints meanwhile appears above the bars. Call `close` at the end of the run, after errors, too.
     """
 
     def __init__(self, console: Console) -> None:
@@ -66,38 +65,38 @@ class LiveBars:
             transient=True,
             get_renderable=self._render,
             vertical_overflow="crop",
-            # A notebook's cell has a place of its own for what the program prints.
+            # A notebook's cell shows what the program prints in a separate place.
             redirect_stdout=not console.is_jupyter,
             redirect_stderr=not console.is_jupyter,
         )
         self._live.start()
         if not console.is_jupyter:
-            # Rich hides the cursor, and after a kill nothing would show it again.
+            # Rich hides the cursor. A killed process couldn't show it again.
             console.show_cursor(True)
 
     def draw(self, place: str, bar: Bar) -> None:
-        """Put `bar` in its place, below those that came before it, and redraw everything."""
+        """Draw `bar` in its place, below the earlier ones, and redraw all bars."""
         self._bars[place] = bar
         self._live.refresh()
 
     def drop(self, place: str) -> None:
-        """Take a bar away; the screen changes with the next drawing."""
+        """Remove a bar. The screen changes when a bar is drawn next."""
         self._bars.pop(place, None)
 
     def print(self, line: str) -> None:
-        """Print a line that stays, above the bars."""
+        """Print a line above the bars that stays."""
         if self._console.is_jupyter:
             print(line, flush=True)
         else:
             self._console.print(Text(line), soft_wrap=True)
 
     def close(self, stays: bool = False) -> None:
-        """Give the terminal back; with `stays`, the bars remain as they were last."""
+        """Stop drawing. With `stays`, the bars remain on the screen."""
         self._live.transient = not stays
         self._live.stop()
 
     def _render(self) -> Table:
-        # On a narrow terminal the numbers matter more than the bar.
+        # On a narrow terminal, the numbers are more useful than a wide bar.
         width = min(24, max(4, self._console.width // 6))
         table = Table.grid(padding=(0, 1), expand=True)
         for _ in range(4):
@@ -115,7 +114,7 @@ class LiveBars:
 
 
 def _rate_text(bar: Bar) -> str:
-    """Write as "12.3 it/s  394 samples/s  ETA 0:07"."""
+    """Return text such as "12.3 it/s  394 samples/s  ETA 0:07"."""
     if bar.rate is None:
         return ""
     parts = [f"{_number(bar.rate)} it/s"]

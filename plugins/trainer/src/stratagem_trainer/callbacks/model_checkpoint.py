@@ -1,4 +1,4 @@
-"""`ModelCheckpoint`: saves checkpoints while a fit goes on, and keeps the best or the newest."""
+"""`ModelCheckpoint`: save checkpoints during a fit, and keep the best or the newest ones."""
 
 from __future__ import annotations
 
@@ -32,49 +32,49 @@ if TYPE_CHECKING:
 class ModelCheckpoint(Callback):
     """Save checkpoints at the end of epochs or every n steps, and delete those that better or newer ones replace.
 
-    A checkpoint is deleted only once the one that replaces it is complete. Values that are NaN or infinite rank last,
-    and never as the best. Rank 0 decides for all ranks.
+    A checkpoint is deleted only after the one that replaces it is complete. NaN and infinite values rank last, and
+    never count as the best. Rank 0 decides for all ranks.
 
-    `last`, in the same folder, is the newest checkpoint, and at the end of the fit its last state. It is
-    a symbolic link where the folder can have one, so that nothing is written twice, otherwise a
-    separate checkpoint.
+    `last`, in the same folder, is the newest checkpoint; after the fit, it has the final state. It is a symbolic link
+    if the folder supports links, so that nothing is written twice, and otherwise a separate checkpoint.
 
-    Several of these in one run need different folders or file names.
+    Several of these callbacks in one run need different folders or file names.
 
     Args:
-        dirpath: folder for the checkpoints; a relative one is within the run's folder. By default the
-            run's checkpoint folder.
-        filename: their names; see `CheckpointName`. "{epoch}-{step}" when None.
-        monitor: name of a logged metric to rank by; None ranks by age, newest first.
+        dirpath: folder for the checkpoints; a relative one is within the run's folder. The default is the run's
+            checkpoint folder.
+        filename: name of the checkpoints; see `CheckpointName`. None is "{epoch}-{step}".
+        monitor: name of the logged metric to rank by; None ranks by age, newest first.
         verbose: print a line for each checkpoint, on rank 0.
-        save_last: keep `last` too; "link" is as True.
-        save_top_k: how many to keep; -1 keeps all, 0 none (but `last`).
-        save_on_exception: save "…-exception", too, when the fit ends by an error on all ranks at one step.
-        save_weights_only: leave out what only resuming needs: optimizers, schedulers, callbacks, progress.
-        mode: whether the metric should become small ("min") or large ("max").
+        save_last: whether to keep `last`, too; "link" is the same as True.
+        save_top_k: number of checkpoints to keep; -1 keeps all, 0 none (except `last`).
+        save_on_exception: whether to save "…-exception" if errors end the fit on all ranks at the same step.
+        save_weights_only: leave out what only resuming needs: optimizers, schedulers, callbacks and progress.
+        mode: whether smaller ("min") or larger ("max") values of the metric are better.
         auto_insert_metric_name: write names before values, as in "epoch=3-val_loss=0.1".
-        every_n_train_steps: save after each n-th optimizer step. With a metric that evaluations log, the
-            checkpoint waits for the evaluation that follows, so that its score is its own.
+        every_n_train_steps: save after each n-th optimizer step. With a metric that evaluations log, the checkpoint
+            is written after the next evaluation, so that its score is known.
         train_time_interval: save after the step in which this much time has passed since the last such save. Rank 0's
-            clock decides, and is read after every batch.
-        every_n_epochs: save after each n-th epoch; 0 for none. By default each one, or none where one of the
-            two before it is given.
+            clock decides; it is read after every batch.
+        every_n_epochs: save after each n-th epoch; 0 for none. The default is 1, or 0 if one of the two arguments
+            above is given.
         save_on_train_epoch_end: save at the end of an epoch (True) or after each of its validations (False). None:
-            after validations, unless there is one per epoch.
-        enable_version_counter: append "-v1" to a name in `dirpath` that another run has taken, rather than
-            replace its checkpoint.
-        keep_every_n_steps: keep the first checkpoint at or after each n-th optimizer step for good.
-        keep_time_interval: keep a checkpoint for good whenever this much time has passed since the last one.
+            after validations, unless there is exactly one per epoch.
+        enable_version_counter: append "-v1" to a name that another run has used in `dirpath`. False replaces the
+            other run's checkpoint.
+        keep_every_n_steps: never delete the first checkpoint at or after each n-th optimizer step.
+        keep_time_interval: never delete a checkpoint if this much time has passed since the last one that was kept
+          so.
 
     Raises:
-        ConfigError: an invalid value.
+        ConfigError: an argument is invalid.
     """
 
     order = 100  # after the callbacks whose states go into the checkpoint
     judges_epochs = is_left_out_of_fast_dev_run = True
     is_restored_in_evaluations = False
-    ranks_last, ending = True, ""  # whether the last state takes a place; what names end with
-    hides_last = False  # whether what is only there for `last` gets a name that begins with a dot
+    ranks_last, ending = True, ""  # whether the final state may be one of the top k; suffix of all names
+    hides_last = False  # whether a checkpoint that is kept only as `last` gets a name that begins with a dot
 
     def __init__(
         self,
@@ -135,31 +135,31 @@ class ModelCheckpoint(Callback):
         )
         self._is_due = self._has_resumed = self._fitting = self._has_validated = False
         self._saved_at_s = 0.0
-        self._before: Ranking | None = None  # what held before the save that isn't complete yet
+        self._before: Ranking | None = None  # the ranking to restore if the save in progress fails
 
     @property
     def given_dirpath(self) -> str | None:
-        """The folder as it was given; None for the run's. Subclasses whose `dirpath` says more override this."""
+        """The user's folder; None for the run's. Subclasses override it if `dirpath` has more than the folder."""
         return self.dirpath
 
     @property
     def best_model_path(self) -> str:
-        """The best checkpoint, or the newest of those kept where nothing is monitored; "" before any."""
+        """The best checkpoint, or without `monitor` the newest one that is kept; "" before any."""
         return self._ranking.best_path
 
     @property
     def best_model_score(self) -> float | None:
-        """The metric of `best_model_path`."""
+        """The metric's value at `best_model_path`."""
         return self._ranking.best_score
 
     @property
     def current_score(self) -> float | None:
-        """The metric at the latest checkpoint."""
+        """The metric's value at the latest checkpoint."""
         return self._ranking.current_score
 
     @property
     def last_model_path(self) -> str:
-        """The path of `last`; "" before any, or without `save_last`."""
+        """The path of `last`; "" before the first checkpoint, or without `save_last`."""
         return self._ranking.last_path
 
     @property
@@ -169,15 +169,15 @@ class ModelCheckpoint(Callback):
 
     @property
     def best_k_models(self) -> dict[str, float | None]:
-        """Path → metric of the top k, best first."""
+        """Path → metric's value of the top k, best first."""
         return {entry.path: entry.score for entry in self.kept}
 
     def kept_paths(self) -> list[str]:
-        """Where what it keeps can be loaded from: `last`, and the top k."""
+        """Return the paths of the checkpoints that it keeps: `last`, and the top k."""
         return list(dict.fromkeys((self._ranking.last_path, *(each.path for each in self._ranking.kept))))
 
     def to_yaml(self, filepath: str | os.PathLike[str] | None = None) -> None:
-        """Write `best_k_models` to a YAML file; best_k_models.yaml in the checkpoints' folder by default."""
+        """Write `best_k_models` to a YAML file, by default to best_k_models.yaml in the checkpoints' folder."""
         import yaml
 
         with open(filepath or f"{self._ranking.folder}/best_k_models.yaml", "w", encoding="utf-8") as file:
@@ -196,7 +196,7 @@ class ModelCheckpoint(Callback):
         self._saved_at_s = time.monotonic()
         self._is_due, self._has_resumed = self._is_due and self._has_resumed, False
         if self._fitting and self._ranking.folder == self.checkpoint_folder(trainer):
-            self._remove_outdone(trainer)  # what a kill has left
+            self._remove_outdone(trainer)  # checkpoints that a killed run couldn't delete
 
     def on_train_batch_end(
         self, trainer: TrainerView, module: Module, outputs: Any, batch: Any, batch_idx: int
@@ -209,7 +209,7 @@ class ModelCheckpoint(Callback):
         if self._fitting:
             self._has_validated = True
             if self.monitor is not None and self._monitors[0].from_evaluation and self._is_turn(trainer):
-                # A run that resumes from another callback's checkpoint of this step hasn't seen its end.
+                # on_train_batch_end wasn't called for this step if another callback's checkpoint was resumed.
                 self._is_due = True
             for monitor in self._monitors:
                 monitor.before_evaluation(trainer)
@@ -231,7 +231,7 @@ class ModelCheckpoint(Callback):
             if self.save_last and trainer.global_step > max(self._ranking.saved_step, 0):
                 self._checkpoint(trainer, early=True, ranks=self.ranks_last and self.monitor is None)
             elif trainer.is_main and os.path.islink(self._ranking.last_path):
-                # It may still name what a stopped run has saved, which the trainer removes after the fit.
+                # `last` may be a link to a preemption checkpoint, which the trainer removes after the fit.
                 trainer.when_saved(partial(link, self._ranking.newest, self._ranking.last_path))
             for monitor in self._monitors:
                 monitor.finish(trainer)
@@ -247,12 +247,12 @@ class ModelCheckpoint(Callback):
             )
 
     def name_last(self, trainer: TrainerView, path: str, save: Callable[[str], object]) -> None:
-        """Let `last` name a checkpoint that isn't this callback's. Collective.
+        """Let `last` be a link to a checkpoint that this callback didn't write. Collective.
 
         Args:
-            trainer: of the fit.
-            path: of the newest checkpoint, which is complete.
-            save: writes a checkpoint, for folders that can't have links.
+            trainer: trainer of the fit.
+            path: path of the newest checkpoint, which is complete.
+            save: writes a checkpoint, for folders that don't support links.
         """
         if not self.save_last:
             return
@@ -278,7 +278,7 @@ class ModelCheckpoint(Callback):
         return every is not None and step % every == 0 and step not in (0, self._ranking.saved_step)
 
     def _is_time(self, trainer: TrainerView) -> bool:
-        """Whether `train_time_interval` is over. Collective where it is given."""
+        """Return whether `train_time_interval` has passed. Collective if it is given."""
         if self.train_time_interval is None:
             return False
         is_over = time.monotonic() - self._saved_at_s >= self.train_time_interval.total_seconds()
@@ -301,7 +301,7 @@ class ModelCheckpoint(Callback):
         self._ranking = Ranking.from_state(state)
 
     def _checkpoint(self, trainer: TrainerView, early: bool = False, ranks: bool = True) -> bool:
-        """Save what is to be saved now; return whether it went unranked for want of the metric."""
+        """Save and delete checkpoints; return whether the metric is missing, so that it must be saved again later."""
         self._is_due = False
         values = {monitor.name: monitor.read(trainer, early) for monitor in self._monitors}
         epoch, step = trainer.current_epoch, trainer.global_step
@@ -309,7 +309,7 @@ class ModelCheckpoint(Callback):
         decision: Decision = trainer.collectives.broadcast(
             self._keeper.decide(self._ranking, moment) if trainer.is_main else None
         )
-        # The checkpoint itself must know that it was kept: a resumed run goes on from its state.
+        # The checkpoint contains the ranking, with itself in it: a resumed run continues with that.
         self._before, self._ranking = self._ranking, decision.after
         how = {"weights_only": True} if self.save_weights_only else {}
         try:
@@ -330,10 +330,10 @@ class ModelCheckpoint(Callback):
         return self.monitor is not None and values[self.monitor] is None
 
     def _refuse_folder(self, trainer: TrainerView) -> None:
-        """Refuse a folder that can't be written before the first epoch, rather than after it. Collective.
+        """Refuse a folder that isn't writable, before the first epoch. Collective.
 
         Raises:
-            ConfigError: on every rank.
+            ConfigError: the folder isn't writable. Raised on every rank.
         """
         refusal = None
         if trainer.is_main and not is_url(self.checkpoint_folder(trainer)):
@@ -346,19 +346,19 @@ class ModelCheckpoint(Callback):
             raise ConfigError(refusal)
 
     def after_save(self, trainer: TrainerView, decision: Decision) -> None:
-        """For subclasses that write more: called on every rank once checkpoints are begun, and their link."""
+        """Called on every rank after checkpoints and the link were started, for subclasses that write more files."""
 
     def after_removal(self, trainer: TrainerView, path: str) -> None:
-        """For subclasses that write more: called on every rank once a checkpoint is deleted."""
+        """Called on every rank after a checkpoint was deleted, for subclasses that write more files."""
 
     def _remove_outdone(self, trainer: TrainerView) -> None:
         folder = self.checkpoint_folder(trainer)
         for path in self._ranking.outdone:
-            if lies_in(folder, path):  # a foreign checkpoint may name others
+            if lies_in(folder, path):  # an untrusted checkpoint may name paths elsewhere
                 trainer.remove_checkpoint(path)
                 self.after_removal(trainer, path)
         self._ranking = replace(self._ranking, outdone=())
 
     def checkpoint_folder(self, trainer: TrainerView) -> str:
-        """Return the folder into which a run's checkpoints go, without a slash at its end."""
+        """Return the folder of a run's checkpoints, without a slash at its end."""
         return folder_of(self.given_dirpath, trainer.run_dir, trainer.checkpoint_dir)

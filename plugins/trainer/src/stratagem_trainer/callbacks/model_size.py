@@ -1,4 +1,4 @@
-"""What a module's layers have and compute, whatever a strategy has made of its parameters."""
+"""Parameters, memory and FLOPs of a module's layers, under any strategy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratagem_trainer.torch_private import without_values
 
 
 def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return how many bytes of memory tensors take on this rank; what is shared counts once, lazy ones not yet."""
+    """Return how many bytes tensors use on this rank. Shared ones count once, lazy ones don't count."""
     storages: dict[Any, int] = {}
     for tensor in map(local_of, (each for each in tensors if not is_lazy(each))):
         storages[(tensor.device, tensor.data_ptr(), tensor.numel())] = tensor.numel() * tensor.element_size()
@@ -25,7 +25,7 @@ def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def layers_of(module: nn.Module, max_depth: int) -> list[LayerSummary]:
-    """Return the module and its submodules down to `max_depth`, -1 for all of them."""
+    """Return the module and its submodules down to `max_depth`; -1 is all of them."""
     flops = count_flops(module)
     layers = []
     for name, each in module.named_modules():
@@ -45,10 +45,10 @@ def layers_of(module: nn.Module, max_depth: int) -> list[LayerSummary]:
 
 
 def count_flops(module: nn.Module) -> dict[str, int] | None:
-    """Count the operations of a forward with `example_input_array`, without computing it.
+    """Count the FLOPs of a forward with `example_input_array`, without computing it.
 
     Returns:
-        Submodule → FLOPs, "" for all; None without an input, or where the forward needs values.
+        Name of a submodule → FLOPs, "" for the whole module; None without an input, or if the forward needs values.
     """
     example = getattr(module, "example_input_array", None)
     if example is None:
@@ -63,7 +63,7 @@ def count_flops(module: nn.Module) -> dict[str, int] | None:
                 shell(**arguments)
             else:
                 shell(*(arguments if isinstance(arguments, tuple) else (arguments,)))
-    except Exception:  # values are needed, or tensors that are no parameters or buffers
+    except Exception:  # the forward needs values, or tensors that are neither parameters nor buffers
         return None
     root = type(module).__name__
     counted = {

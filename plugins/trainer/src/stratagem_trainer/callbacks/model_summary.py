@@ -1,4 +1,4 @@
-"""`ModelSummary`: prints a module's layers, parameters, operations and memory when a fit starts."""
+"""`ModelSummary`: print a module's layers, parameters, FLOPs and memory when a fit starts."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class LayerSummary(NamedTuple):
     name: str
     kind: str
     parameters: int
-    """Parameters of the whole module, however ranks share it."""
+    """Number of parameters of the whole module, even if ranks share it."""
     trainable: int
     flops: int | None
-    """FLOPs of its forward, for `Module.example_input_array`; None where they weren't counted."""
+    """FLOPs of a forward with `Module.example_input_array`; None if they weren't counted."""
 
 
 class ModelSummary(Callback):
-    """Print a table of submodules with their parameters on rank 0, and what a rank holds under the strategy.
+    """Print a table of submodules and their parameters on rank 0, and how much memory a rank needs for them.
 
-    Where the module has an `example_input_array`, its forward is counted by torch's FlopCounterMode without being
-    computed. Bytes are those of parameters and buffers on a rank; gradients and optimizer states come on top.
+    If the module has an `example_input_array`, torch's FlopCounterMode counts the FLOPs of its forward, without
+    computing it. The bytes are those of parameters and buffers on a rank, without gradients and optimizer states.
 
     Args:
-        max_depth: levels of submodules: 0 prints totals alone, -1 all.
+        max_depth: levels of submodules: 0 prints only totals, -1 all levels.
     """
 
     is_restored_in_evaluations = False
@@ -44,16 +44,18 @@ class ModelSummary(Callback):
         check_count("ModelSummary", "max_depth", max_depth, -1)
         self.max_depth = max_depth
         self.layers: list[LayerSummary] = []
-        """Once a fit has started; the first is the module itself, named ""."""
+        """Layers of the module, after a fit has started. The first one is the module itself, named ""."""
         self.bytes_per_rank: list[int] = []
-        """Bytes of parameters and buffers, by rank."""
+        """Bytes of parameters and buffers on each rank."""
 
     def on_fit_start(self, trainer: TrainerView, module: Module) -> None:
         from stratagem_trainer.callbacks.model_size import held_bytes, layers_of
 
         held = held_bytes(trainer.prepared.model_tensors().values())
         self.bytes_per_rank = trainer.collectives.gather_objects(held)
-        self.layers = layers_of(module, self.max_depth)  # on all ranks: a layer's forward may be collective
+        self.layers = layers_of(
+            module, self.max_depth
+        )  # on all ranks, as a layer's forward may be collective
         if trainer.is_main:
             print("\n".join(self.lines()), file=sys.stderr, flush=True)
 
@@ -88,7 +90,7 @@ class ModelSummary(Callback):
 
 
 class RichModelSummary(ModelSummary):
-    """`ModelSummary` by another of the reference's names."""
+    """`ModelSummary` under another name of Lightning's."""
 
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:
@@ -109,7 +111,7 @@ def _short(count: int | None) -> str:
 
 
 def summarize(module: nn.Module, max_depth: int = 1) -> list[LayerSummary]:
-    """Return the table of a module that no trainer runs."""
+    """Return the table of a module without running a trainer."""
     from stratagem_trainer.callbacks.model_size import layers_of
 
     found: list[Any] = layers_of(module, max_depth)

@@ -1,4 +1,4 @@
-"""`Monitor`: one logged value that decides something, read so that all ranks decide alike."""
+"""`Monitor`: a logged metric on which a callback decides, read so that all ranks decide the same."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 Mode = Literal["min", "max"]
 POSITION = ("epoch", "step")
-"""No metric has these names: they stand for where the run is."""
+"""Not metrics: these names are the position of the run."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What rank 0 sees at one moment."""
+    """What rank 0 reads at one point of the run."""
 
     value: float | None
-    """None where nothing of that name has been logged."""
+    """None if no value of this name has been logged."""
     logged: tuple[str, ...]
     from_evaluation: bool
 
@@ -30,40 +30,40 @@ class Reading:
 class Monitor:
     """A metric by name, and which of its values are better.
 
-    Only rank 0's value counts: a metric that was logged without `sync_dist` differs between ranks,
-    and ranks that decide differently would wait for each other for ever.
+    Only rank 0's value counts. A metric that was logged without `sync_dist` differs between ranks, and ranks that
+    decide differently would wait for each other forever.
 
     Args:
-        name: as the module logs it.
+        name: name under which the module logs it.
         mode: "min" or "max".
-        owner: named in errors.
-        strict: raise when the metric is missing, rather than leave it out.
+        owner: class of the callback, for error messages.
+        strict: whether to raise an error if the metric is missing.
 
     Raises:
-        ConfigError: a name that is no text, or an unknown mode.
+        ConfigError: the name is empty or not a string, or the mode is unknown.
     """
 
     def __init__(self, name: str, mode: Mode, owner: str, strict: bool = True) -> None:
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"{owner} got monitor={name!r}; give a logged metric's name")
+            raise ConfigError(f"{owner} got monitor={name!r}; pass a logged metric's name")
         check_mode(mode, owner)
         self.name = name
         self.mode = mode
         self.owner = owner
         self.strict = strict
         self.from_evaluation = False
-        """Whether an evaluation has logged it: then it is up to date at an evaluation's end."""
+        """Whether evaluations log it. Its value is then up to date at the end of an evaluation."""
         self._evaluated = False
         self._missed = False
         self._seen = False
         self._before: float | None = None
 
     def before_evaluation(self, trainer: TrainerView) -> None:
-        """Note the value, to see at `after_evaluation` who logs it. Every rank calls both."""
+        """Remember the value, so that `after_evaluation` can compare it. Every rank calls both."""
         self._before = trainer.callback_metrics.get(self.name)
 
     def after_evaluation(self, trainer: TrainerView) -> None:
-        """Find out whether the evaluation has changed the value. Collective."""
+        """Find out whether the evaluation has logged the metric. Collective."""
         self._evaluated = True
         if not self.from_evaluation:
             changed = _differ(trainer.callback_metrics.get(self.name), self._before)
@@ -73,14 +73,14 @@ class Monitor:
         """Return rank 0's value on every rank. Collective.
 
         Args:
-            trainer: whose metrics to read.
-            early: before the first evaluation, a missing value isn't worth a word.
+            trainer: has the metrics.
+            early: whether not to warn about a missing metric before the first evaluation.
 
         Returns:
-            None while it hasn't been logged and still may be: before the first evaluation.
+            None if it hasn't been logged, but an evaluation may still log it.
 
         Raises:
-            ConfigError: (on every rank) it isn't among what was logged, though there was an evaluation.
+            ConfigError: it hasn't been logged, though there was an evaluation. Raised on every rank.
         """
         metrics = trainer.callback_metrics if trainer.is_main else {}
         value = metrics.get(self.name)
@@ -96,16 +96,16 @@ class Monitor:
         return reading.value
 
     def finish(self, trainer: TrainerView) -> None:
-        """At the end of a fit: raise if the metric was asked for and never came. Every rank calls it.
+        """Raise an error at the end of a fit if the metric was needed and never logged. Every rank calls it.
 
         Raises:
-            ConfigError: (on every rank) as `read`.
+            ConfigError: as `read`. Raised on every rank.
         """
         if self.strict and self._missed and not self._seen:
             raise ConfigError(self._message(tuple(sorted(trainer.callback_metrics))))
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether `value` beats `than`; a value that isn't finite beats nothing, and any beats None."""
+        """Return whether `value` is better than `than`. Values that aren't finite, and None, are worse than any."""
         if not math.isfinite(value):
             return False
         if than is None or not math.isfinite(than):
@@ -113,7 +113,7 @@ class Monitor:
         return value < than if self.mode == "min" else value > than
 
     def order(self, value: float) -> tuple[bool, float]:
-        """Sort key: best first, values that aren't finite last."""
+        """Return a sort key: the best value first, values that aren't finite last."""
         if not math.isfinite(value):
             return True, 0.0
         return False, value if self.mode == "min" else -value
@@ -124,7 +124,7 @@ class Monitor:
             raise ConfigError(message)
         # An evaluation that hasn't run yet may still log it.
         if not self._missed and trainer.is_main:
-            warnings.warn(f"{message} (so far: nothing has been validated yet)", UserWarning, stacklevel=2)
+            warnings.warn(f"{message} (no evaluation has run yet)", UserWarning, stacklevel=2)
         self._missed = True
 
     def _message(self, logged: tuple[str, ...]) -> str:
@@ -139,10 +139,10 @@ def _differ(one: float | None, other: float | None) -> bool:
 
 
 def check_mode(mode: Any, owner: str) -> None:
-    """Refuse anything but "min" and "max".
+    """Refuse a mode other than "min" and "max".
 
     Raises:
-        ConfigError: something else.
+        ConfigError: the mode is unknown.
     """
     if mode not in ("min", "max"):
         raise ConfigError(f'{owner} got mode={mode!r}; allowed are "min" and "max"')
@@ -152,7 +152,7 @@ def check_count(owner: str, name: str, value: Any, least: int) -> None:
     """Refuse anything but an integer of at least `least`.
 
     Raises:
-        ConfigError: something else.
+        ConfigError: names the argument.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{owner} got {name}={value!r}; give an integer of at least {least}")
+        raise ConfigError(f"{owner} got {name}={value!r}; pass an integer of at least {least}")

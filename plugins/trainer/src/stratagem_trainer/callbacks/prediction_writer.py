@@ -1,4 +1,4 @@
-"""`BasePredictionWriter`: hands predictions to a method that writes them."""
+"""`BasePredictionWriter`: pass predictions to a method that writes them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class BasePredictionWriter(Callback):
-    """Override `write_on_batch_end`, `write_on_epoch_end` or both, to keep predictions as you like.
+    """Override `write_on_batch_end`, `write_on_epoch_end` or both, to store predictions in your own way.
 
-    Each rank writes its own: all ranks together have every sample once, and indices say where each belongs in the
-    dataset.
+    Each rank writes its own predictions. All ranks together have each sample once, and indices give the positions of
+    samples in the dataset.
 
     Args:
         write_interval: "batch", "epoch" or "batch_and_epoch": which of the two methods to call.
 
     Raises:
-        ConfigError: another interval.
+        ConfigError: the interval is unknown.
     """
 
     def __init__(self, write_interval: Literal["batch", "epoch", "batch_and_epoch"] = "batch") -> None:
@@ -46,16 +46,16 @@ class BasePredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Write what `predict_step` returned for a batch; on its rank.
+        """Write what `predict_step` returned for a batch. Called on the rank that predicted it.
 
         Args:
-            trainer: as hooks get it.
-            module: as hooks get it.
-            prediction: of this batch.
-            batch_indices: of its samples in the dataset; None where the loader has its own sampler.
+            trainer: the `Trainer`.
+            module: the `Module`.
+            prediction: prediction of this batch.
+            batch_indices: indices of its samples in the dataset; None if the loader has its own sampler.
             batch: the batch, on the device.
-            batch_idx: of the batch on this rank.
-            dataloader_idx: of the loader.
+            batch_idx: index of the batch on this rank.
+            dataloader_idx: index of the loader.
         """
 
     def write_on_epoch_end(
@@ -64,10 +64,10 @@ class BasePredictionWriter(Callback):
         """Write all predictions of this rank.
 
         Args:
-            trainer: as hooks get it.
-            module: as hooks get it.
-            predictions: by batch; with several loaders a list for each.
-            batch_indices: alike: the indices of each batch's samples.
+            trainer: the `Trainer`.
+            module: the `Module`.
+            predictions: one per batch; with several loaders, a list for each.
+            batch_indices: the indices of each batch's samples, in the same form.
         """
 
     def on_predict_start(self, trainer: TrainerView, module: Module) -> None:
@@ -84,7 +84,7 @@ class BasePredictionWriter(Callback):
     ) -> None:
         state = trainer.state
         if not state.batch_counts:
-            return  # it is there only because every rank has to run a forward
+            return  # this batch only makes all ranks run the same number of forwards
         while len(self._predictions) <= dataloader_idx:
             self._predictions.append([])
             self._indices.append([])

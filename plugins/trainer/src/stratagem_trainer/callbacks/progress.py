@@ -1,4 +1,4 @@
-"""`ProgressBar`: shows on rank 0 how far a run is."""
+"""`ProgressBar`: show the progress of a run on rank 0."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Callback):
-    """Show epochs and evaluations, with their rate and the values logged with `prog_bar`.
+    """Show epochs and evaluations, with their speed and the values logged with `prog_bar`.
 
-    On a terminal there is a bar, and one below it for a validation; each epoch leaves a line, save
-    those that fly by faster than the bar is redrawn. A notebook's cell has the bar, too, where ipywidgets is
-    installed and the run has no processes of its own. Anywhere else, as in a file or a pipe, each epoch
-    and each evaluation that isn't part of a fit writes one line of plain text. Rank 0 alone shows
-    anything. Between two redrawings a batch costs one look at the clock.
+    A terminal shows a bar, and another one below it for a validation. Each epoch leaves a line, except epochs that
+    are shorter than the time between two redrawings. A notebook's cell shows bars if ipywidgets is installed and the
+    run starts no processes. Elsewhere, as in a file or a pipe, each epoch and each evaluation outside of a fit prints
+    one line of plain text. Only rank 0 shows anything. Between two redrawings, a batch costs one look at the clock.
 
-    Override `get_metrics` to show others than what is logged with `prog_bar`.
+    Override `get_metrics` to show other values than those logged with `prog_bar`.
 
     Args:
-        refresh_per_s: redrawings per second, at most.
+        refresh_per_s: maximum number of redrawings per second.
         console: a `rich.console.Console` to draw on; by default standard output.
-        refresh_rate: batches between two redrawings, at least; 0 shows nothing at all.
-        leave: let the bar stay on a terminal when a stage ends.
+        refresh_rate: minimum number of batches between two redrawings; 0 shows nothing.
+        leave: whether the bar stays on a terminal when a stage ends.
 
     Raises:
-        ConfigError: `refresh_per_s` isn't above 0, or `refresh_rate` is below.
+        ConfigError: `refresh_per_s` isn't above 0, or `refresh_rate` is below 0.
     """
 
     def __init__(
@@ -49,17 +48,17 @@ class ProgressBar(Callback):
     ) -> None:
         check_count("ProgressBar", "refresh_rate", refresh_rate, 0)
         if not (math.isfinite(refresh_per_s) and refresh_per_s > 0):
-            raise ConfigError(f"ProgressBar got refresh_per_s={refresh_per_s!r}; give a number above 0")
+            raise ConfigError(f"ProgressBar got refresh_per_s={refresh_per_s!r}; pass a number above 0")
         self._given_console, self._made_in = console, os.getpid()
         self.refresh_rate, self.leave = refresh_rate, leave
         self._period_s = 1.0 / refresh_per_s
-        # When to draw next; never, where there is no bar.
+        # When to draw next; infinity if there is no bar.
         self._due = math.inf
         self._screen: Screen | None = None
         self._batches = self._evaluated = 0
 
     def get_metrics(self, trainer: Any, module: Any) -> dict[str, Any]:
-        """Return what is shown beside the bar: name → number or text; waits for the device. On rank 0."""
+        """Return what the bar shows: name → number or text. Called on rank 0. Waits for the device."""
         return dict(trainer.progress_metrics())
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
@@ -72,7 +71,7 @@ class ProgressBar(Callback):
         if console.is_jupyter and self._given_console is None:
             console = Console(
                 color_system=None
-            )  # a saved cell keeps its plain text, too; its HTML has colours
+            )  # so that the plain text that a saved cell also has is free of escape codes
         self._screen = Screen(console, stage, self.get_metrics, is_worker=os.getpid() != self._made_in)
         self._batches = self._evaluated = 0
         if self._screen.bars is not None:
@@ -80,7 +79,7 @@ class ProgressBar(Callback):
 
     def on_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._screen is not None and self._batches:
-            # Stopped within an epoch, which then has no end.
+            # The fit was stopped in the middle of an epoch, for which on_train_epoch_end isn't called.
             self._screen.end_epoch(trainer, module, self._period_s, is_last=True)
         self._close(stays=self.leave)
 
@@ -126,7 +125,7 @@ class ProgressBar(Callback):
             self._screen.end_evaluation(trainer, module, stage, self._evaluated)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What draws belongs to its process.
+        # A console belongs to its process.
         return {**self.__dict__, "_given_console": None, "_screen": None, "_due": math.inf}
 
     def _close(self, stays: bool = False) -> None:
@@ -137,13 +136,13 @@ class ProgressBar(Callback):
 
 
 class RichProgressBar(ProgressBar):
-    """`ProgressBar` with the reference's arguments: one bar serves all.
+    """`ProgressBar` with the arguments of Lightning's class of this name.
 
     Args:
-        refresh_rate: batches between two redrawings, at least; 0 shows nothing.
-        leave: let the bar stay.
-        theme: nothing to choose here.
-        console_kwargs: of the `rich.console.Console`.
+        refresh_rate: minimum number of batches between two redrawings; 0 shows nothing.
+        leave: whether the bar stays.
+        theme: accepted and ignored.
+        console_kwargs: arguments of the `rich.console.Console`.
     """
 
     def __init__(
@@ -165,12 +164,12 @@ class RichProgressBar(ProgressBar):
 
 
 class TQDMProgressBar(ProgressBar):
-    """`ProgressBar` with the reference's arguments: one bar, of rich, serves all.
+    """`ProgressBar` with the arguments of Lightning's class of this name. It draws with rich, too.
 
     Args:
-        refresh_rate: batches between two redrawings, at least; 0 shows nothing.
-        process_position: nothing to choose here: rank 0 alone shows a bar.
-        leave: let the bar stay.
+        refresh_rate: minimum number of batches between two redrawings; 0 shows nothing.
+        process_position: accepted and ignored: only rank 0 shows a bar.
+        leave: whether the bar stays.
     """
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`Screen`: what rank 0 writes on: a terminal with bars, or plain lines."""
+"""`Screen`: where rank 0 shows progress: a terminal with bars, or plain lines."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Screen:
     """Draws bars, and writes the lines that stay.
 
     Args:
-        console: where to.
+        console: the console to draw on.
         stage: "fit", "validate", "test" or "predict".
-        metrics: what to show beside the bar of an epoch, given the trainer and the module.
-        is_worker: whether this process isn't the one whose terminal, or notebook, it is.
+        metrics: returns the values for an epoch's bar, given the trainer and the module.
+        is_worker: whether this is a worker process, which doesn't own the terminal or notebook.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Screen:
 
         self.bars: LiveBars | None = None
         in_terminal = console.is_terminal and not console.is_dumb_terminal
-        # Rich draws in a cell by widgets, which only the kernel itself can change.
+        # In a notebook's cell, rich draws with widgets, which only the kernel's own process can update.
         in_cell = console.is_jupyter and not is_worker and find_spec("ipywidgets") is not None
         if in_terminal or in_cell:
             self.bars = LiveBars(console)
@@ -51,7 +51,7 @@ class Screen:
         self._line_written = -math.inf
 
     def start_epoch(self) -> None:
-        """An epoch begins."""
+        """Note that an epoch begins."""
         self._epoch_began = perf_counter()
         self._rate.restart(self._epoch_began, 0)
 
@@ -67,9 +67,9 @@ class Screen:
             self.bars.draw("epoch", bar)
 
     def end_epoch(self, trainer: TrainerView, module: Module, period_s: float, is_last: bool) -> None:
-        """Write an epoch's line."""
+        """Write an epoch's line, unless the last one was written just before."""
         now = perf_counter()
-        # Epochs that fly by would drown a terminal in lines.
+        # Very short epochs would fill a terminal with lines.
         if self.bars is not None and not is_last and now - self._line_written < period_s:
             return
         self._line_written = now
@@ -77,7 +77,7 @@ class Screen:
         self._write(f"{_epoch_title(trainer)}  step {trainer.global_step}  {took}", trainer, module)
 
     def start_evaluation(self) -> None:
-        """An evaluation begins."""
+        """Note that an evaluation begins."""
         self._evaluation_began = perf_counter()
         self._evaluation_rate.restart(self._evaluation_began, 0)
 
@@ -91,7 +91,7 @@ class Screen:
             self.bars.draw("evaluation", Bar(stage, batches, trainer.num_eval_batches, rate, samples))
 
     def end_evaluation(self, trainer: TrainerView, module: Module, stage: str, batches: int) -> None:
-        """Write an evaluation's line, where it isn't part of a fit."""
+        """Write an evaluation's line, unless it is part of a fit."""
         now = perf_counter()
         if self._stage == "fit":
             self._rate.restart(now, trainer.batch_idx)
@@ -102,7 +102,7 @@ class Screen:
         self._write(f"{stage}  {batches} {'batch' if batches == 1 else 'batches'}  {took}", trainer, module)
 
     def close(self, stays: bool) -> None:
-        """Give the terminal back, with the bars as they were last or without."""
+        """Stop drawing; `stays` leaves the bars on the screen."""
         if self.bars is not None:
             self.bars.close(stays=stays)
 
@@ -112,7 +112,7 @@ class Screen:
         if self.bars is not None:
             self.bars.print(line)
         else:
-            # Past rich: no wrapping at its idea of a width, and no control characters.
+            # Write to the file directly: rich would wrap lines and add control characters.
             self._console.file.write(line + "\n")
             self._console.file.flush()
 

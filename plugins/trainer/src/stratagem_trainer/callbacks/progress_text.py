@@ -1,4 +1,4 @@
-"""Plain text for metrics and durations, as progress shows them."""
+"""Text for metrics and durations in progress output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def metrics_text(metrics: Mapping[str, float | str]) -> str:
-    """Write metrics side by side, as "loss 0.1234  acc 0.97"."""
+    """Return metrics as one line, such as "loss 0.1234  acc 0.97"."""
     return "  ".join(
         f"{name} {value if isinstance(value, str) else format(value, '.4g')}"
         for name, value in metrics.items()
@@ -14,7 +14,7 @@ def metrics_text(metrics: Mapping[str, float | str]) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration as "2.4 s", "3:07" or "1:02:45"."""
+    """Return a duration such as "2.4 s", "3:07" or "1:02:45"."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""`Ranking`: which checkpoints a `ModelCheckpoint` keeps, and so may delete."""
+"""`Ranking`: the checkpoints that a `ModelCheckpoint` keeps, and so may delete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem_trainer.callbacks.last_link import lies_in
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint that has its place among the top k."""
+    """A checkpoint among the top k."""
 
     path: str
     score: float | None
@@ -21,29 +21,29 @@ class Kept:
 
 @dataclass(frozen=True)
 class Ranking:
-    """What the callback knows between two checkpoints, which keep it in turn."""
+    """What a `ModelCheckpoint` knows of its checkpoints. Each checkpoint contains it."""
 
     folder: str = ""
     kept: tuple[Kept, ...] = ()
-    """Best first, or newest first where nothing is monitored."""
+    """Best first, or newest first without a metric."""
     newest: str = ""
-    """What the link `last` names; kept beside the top k."""
+    """Target of the link `last`, which is kept in addition to the top k."""
     best_path: str = ""
     best_score: float | None = None
     current_score: float | None = None
     last_path: str = ""
     saved_step: int = -1
     outdone: tuple[str, ...] = ()
-    """To be deleted once what is being saved is complete; by who resumes from it, at the latest."""
+    """Paths to delete when the save in progress is complete, or else when a run resumes from it."""
     retained: tuple[str, ...] = ()
-    """Those of `paths` that are never to be deleted."""
+    """Paths among `paths()` that are never deleted."""
     retained_step: int = 0
     retained_at_s: float | None = None
-    """When, by the wall clock, or when the first one was saved."""
+    """Wall-clock time at which the last of them, or else the first checkpoint, was saved."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Ranking:
-        """Return the ranking whose `state` this is."""
+        """Return the ranking that `state` returned."""
         known = {name: state[name] for name in asdict(cls()) if name in state}
         known["kept"] = tuple(Kept(**entry) for entry in state["kept"])
         return cls(
@@ -51,7 +51,7 @@ class Ranking:
         )
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+        """Return what a checkpoint contains of it."""
         state = asdict(self)
         return {**state, **{name: list(state[name]) for name in ("kept", "outdone", "retained")}}
 
@@ -59,13 +59,13 @@ class Ranking:
         return {entry.path for entry in self.kept} | ({self.newest} if self.newest else set())
 
     def confined(self) -> Ranking:
-        """Forget paths outside `folder`: they came with a checkpoint, which may be untrusted."""
+        """Drop paths outside `folder`. They were read from a checkpoint, which may be untrusted."""
         foreign = sorted(path for path in self.paths() if not lies_in(self.folder, path))
         if not foreign:
             return self
         warnings.warn(
-            f"the checkpoint that this run goes on from names checkpoints outside of {self.folder}, which are left "
-            f"alone: {', '.join(foreign)}",
+            f"the checkpoint from which this run resumes names checkpoints outside of {self.folder}, which are "
+            f"ignored: {', '.join(foreign)}",
             stacklevel=2,
         )
         kept = tuple(entry for entry in self.kept if entry.path not in foreign)

@@ -1,4 +1,4 @@
-"""`Retention`: which checkpoints stay for good, even if better ones follow."""
+"""`Retention`: decides which checkpoints are never deleted, even if better ones follow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stratagem.errors import ConfigError
 
 @dataclass(frozen=True)
 class Retention:
-    """Keeps one checkpoint every n steps, and one every n seconds; made with checked values.
+    """Keeps one checkpoint every n steps, and one every interval of time.
 
     Raises:
-        ConfigError: a value that can't be meant.
+        ConfigError: the interval is not a positive timedelta.
     """
 
     every_n_steps: int | None = None
@@ -23,13 +23,13 @@ class Retention:
         check_interval("keep_time_interval", self.interval)
 
     def retains(self, step: int, time_s: float, last_step: int, last_time_s: float) -> bool:
-        """Whether a checkpoint stays.
+        """Return whether to keep a checkpoint for good.
 
         Args:
-            step: at which it is.
-            time_s: when it is written, by the wall clock.
-            last_step: of the one that stayed last; 0 where none did.
-            last_time_s: when that was written, or the first checkpoint where none stayed.
+            step: its optimizer step.
+            time_s: wall-clock time at which it is written.
+            last_step: step of the last checkpoint that was kept for good; 0 if there is none.
+            last_time_s: wall-clock time of that checkpoint, or else of the first checkpoint.
         """
         every, interval = self.every_n_steps, self.interval
         is_turn = every is not None and step // every > last_step // every
@@ -37,10 +37,10 @@ class Retention:
 
 
 def check_interval(name: str, value: timedelta | None) -> None:
-    """Refuse what is no length of time.
+    """Refuse a value that isn't a positive timedelta.
 
     Raises:
         ConfigError: names the argument.
     """
     if value is not None and (not isinstance(value, timedelta) or value <= timedelta(0)):
-        raise ConfigError(f"ModelCheckpoint got {name}={value!r}; give a timedelta above 0")
+        raise ConfigError(f"ModelCheckpoint got {name}={value!r}; pass a timedelta above 0")

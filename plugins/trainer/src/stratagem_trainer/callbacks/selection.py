@@ -1,4 +1,4 @@
-"""Which callbacks a stage has: those that the trainer was given, defaults, and the module's; and which it refuses."""
+"""Choose the callbacks of a stage: the trainer's, the defaults and the module's. Refuse those that don't fit."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ def with_defaults(
     checkpointing: bool,
     is_lenient: bool = False,
 ) -> list[Callback]:
-    """Return the callbacks that a trainer was given, and those that it has where none of their kind is among them.
+    """Return the callbacks that a trainer was given, and the default ones for kinds that aren't among them.
 
     Args:
-        callbacks: as they were given.
-        progress_bar: whether there is to be one.
-        summary: the same.
-        checkpointing: the same.
-        is_lenient: only warn of hooks that would never be called.
+        callbacks: the user's callbacks.
+        progress_bar: whether to add a ProgressBar.
+        summary: whether to add a ModelSummary.
+        checkpointing: whether to add a ModelCheckpoint.
+        is_lenient: whether to only warn about hooks that would never be called.
 
     Raises:
-        ConfigError: one is no callback, or defines a hook that would never be called.
+        ConfigError: one isn't a callback, or defines a hook that would never be called.
     """
     from stratagem_trainer.callbacks.model_checkpoint import ModelCheckpoint
     from stratagem_trainer.callbacks.model_summary import ModelSummary
     from stratagem_trainer.callbacks.progress import ProgressBar
 
     if callbacks is not None and not isinstance(callbacks, (Callback, list, tuple)):
-        raise ConfigError(f"callbacks={short(callbacks)} is no list of callbacks: give one or a list of them")
+        raise ConfigError(
+            f"callbacks={short(callbacks)} is not a list of callbacks: pass one or a list of them"
+        )
     given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
     for callback in given:
         if not isinstance(callback, Callback):
@@ -58,11 +60,11 @@ def with_defaults(
 def merge_callbacks(given: list[Callback], module: Module, run: Run) -> list[Callback]:
     """Return the trainer's callbacks, those of extensions, and the module's, which replace those of the same class.
 
-    An extension may bring callbacks by a method `configure_callbacks`, as a module does; one of a class that the
-    trainer was given is left out.
+    An extension may provide callbacks with a method `configure_callbacks`, as a module does. A callback of an
+    extension is dropped if the trainer has one of the same class.
 
     Raises:
-        ConfigError: the module returned something else, or two have one key for their states.
+        ConfigError: the module returned something else, or two callbacks have the same state key.
     """
     returned = module.configure_callbacks()
     own = [returned] if isinstance(returned, Callback) else list(returned)
@@ -88,7 +90,7 @@ def _of_extension(value: object) -> Sequence[Callback]:
 
 
 def refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
-    """Refuse two states under one key, of which a checkpoint would keep the last alone.
+    """Refuse two callbacks with the same state key. A checkpoint would keep only the state of the last one.
 
     Raises:
         ConfigError: names the key.
@@ -99,17 +101,17 @@ def refuse_equal_keys(callbacks: Sequence[Callback]) -> None:
             continue
         if callback.state_key in keys:
             raise ConfigError(
-                f"two callbacks keep their state under {callback.state_key!r}: leave one out, or distinguish them "
-                "(by another monitor, dirname or filename, or their own state_key)"
+                f"two callbacks keep their state under {callback.state_key!r}: remove one, or make them different "
+                "(by another monitor, dirpath or filename, or their own state_key)"
             )
         keys.add(callback.state_key)
 
 
 def refuse_callbacks(run: Run, callbacks: Sequence[Callback]) -> None:
-    """Refuse a callback that needs what the run's strategy doesn't declare.
+    """Refuse a callback that needs a feature which the run's strategy doesn't declare.
 
     Raises:
-        CombinationError: names the callback, the strategy, and those that can.
+        CombinationError: names the callback, the strategy, and strategies that have the feature.
     """
     for callback in callbacks:
         for feature in callback.needs:

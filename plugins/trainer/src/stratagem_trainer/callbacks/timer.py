@@ -1,4 +1,4 @@
-"""`Timer`: ends a fit after a time, and reports how long it has taken."""
+"""`Timer`: end a fit after a duration, and report how long stages took."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _STAGES = {"train": "fit", "fit": "fit", "validate": "validate", "test": "test",
 
 
 class Timer(Callback):
-    """Measure stages, and end a fit once it has taken `duration`, also over resumed runs.
+    """Measure stages, and end a fit when it has taken `duration`. The time of resumed runs adds up.
 
-    Rank 0's clock counts; with a duration, it is asked for after each step or epoch.
+    Rank 0's clock decides. With a duration, it is read after each step or epoch.
 
     Args:
-        duration: "DD:HH:MM:SS", a timedelta, or its keywords as {"hours": 2}; None only measures.
-        interval: whether to look after each "step" or after each "epoch".
-        verbose: print a line when time is over, on rank 0.
+        duration: "DD:HH:MM:SS", a timedelta, or a dict of its keywords such as {"hours": 2}; None only measures.
+        interval: whether to check after each "step" or after each "epoch".
+        verbose: print a line when the time is over, on rank 0.
 
     Raises:
-        ConfigError: no such time or interval.
+        ConfigError: the duration or the interval is invalid.
     """
 
     is_restored_in_evaluations = False
@@ -50,7 +50,7 @@ class Timer(Callback):
         self._earlier_s = 0.0
 
     def time_elapsed(self, stage: str = "train") -> float:
-        """Return how many seconds a stage ("train", "validate", …) has taken, earlier runs included."""
+        """Return how many seconds a stage ("train", "validate", …) has taken. A fit's earlier runs are included."""
         stage = _stage(stage)
         earlier = self._earlier_s if stage == "fit" else 0.0
         if stage in self._began:
@@ -93,7 +93,7 @@ class Timer(Callback):
         self._took = elapsed
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_began": {}}  # clocks of processes differ
+        return {**self.__dict__, "_began": {}}  # monotonic clocks of processes differ
 
     def _look(self, trainer: TrainerView) -> None:
         if self._duration_s is None or trainer.should_stop:

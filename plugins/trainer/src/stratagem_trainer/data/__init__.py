@@ -1,1 +1,1 @@
-"""Where a trainer's batches come from: one loader or several, passed, or a `DataModule`'s, or the module's own."""
+"""A trainer's batches: from passed loaders, from a `DataModule`, or from the module itself."""

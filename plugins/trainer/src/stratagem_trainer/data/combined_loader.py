@@ -1,4 +1,4 @@
-"""`CombinedLoader`: several loaders read as one."""
+"""`CombinedLoader`: read several loaders as one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratagem.sdk.loops import holds_loaders
 from stratagem_trainer.data.sample import sample_of
 
 Mode = Literal["min_size", "max_size_cycle", "max_size", "sequential"]
-"""How loaders of different lengths are read."""
+"""How to read loaders of different lengths."""
 
 _END = object()
 
@@ -19,16 +19,18 @@ _END = object()
 class CombinedLoader:
     """Several loaders in one, for `Trainer`, or to iterate.
 
-    Iterating gives (batch, batch_idx, dataloader_idx). A batch holds one of each loader, in the collection that the
-    loaders were given in; in the mode "sequential" it is of the loader that dataloader_idx says.
+    Iterating yields (batch, batch_idx, dataloader_idx). A batch is the collection in which you passed the loaders,
+    with a batch of each loader in its place. In the mode "sequential", it is a batch of the loader `dataloader_idx`
+    alone.
 
     Args:
         iterables: loaders in lists, tuples and dicts, which may be nested.
-        mode: "min_size" stops with the shortest; "max_size_cycle" with the longest, and begins the others again;
-            "max_size" with the longest, with None for those that are over; "sequential" reads one after the other.
+        mode: "min_size" stops with the shortest loader. "max_size_cycle" stops with the longest, and restarts the
+            others. "max_size" stops with the longest, and yields None for loaders that have ended. "sequential" reads
+            one loader after the other.
 
     Raises:
-        ConfigError: there is no such mode.
+        ConfigError: the mode is unknown.
     """
 
     def __init__(self, iterables: Any, mode: Mode = "min_size") -> None:
@@ -38,7 +40,7 @@ class CombinedLoader:
 
     @property
     def flattened(self) -> list[Any]:
-        """The loaders, in their order."""
+        """The loaders, in order."""
         return leaves_of(self.iterables)
 
     def __len__(self) -> int:
@@ -58,12 +60,12 @@ class CombinedLoader:
 def side_by_side(
     begin: Sequence[Callable[[], Iterator[Any]]], mode: str, was_over: Sequence[bool] = ()
 ) -> Iterator[list[Any]]:
-    """Begin all, and return an iterator over a batch of each at a time; None of one that is over.
+    """Start all iterators, and return an iterator over lists of one batch each; None for one that has ended.
 
     Args:
-        begin: for each loader what begins it, and begins it again.
+        begin: functions that return an iterator of each loader. "max_size_cycle" calls one again to restart a loader.
         mode: "min_size", "max_size" or "max_size_cycle".
-        was_over: for each, whether it has been read to its end already; none has where this is empty.
+        was_over: whether each loader has ended before, for a resumed epoch; empty if none has.
     """
     over = list(was_over) or [False] * len(begin)
     return _side_by_side(begin, [start() for start in begin], mode, over)
@@ -90,7 +92,7 @@ def _side_by_side(
 
 
 def combined_length(lengths: list[int | None], mode: str) -> int | None:
-    """Return how many batches loaders of these lengths give together; None where that isn't known."""
+    """Return the number of batches that loaders of these lengths yield together; None if unknown."""
     known = [length for length in lengths if length is not None]
     if len(known) < len(lengths):
         return None
@@ -100,7 +102,7 @@ def combined_length(lengths: list[int | None], mode: str) -> int | None:
 
 
 def leaves_of(iterables: Any) -> list[Any]:
-    """Return the loaders in nested lists, tuples and dicts. A list of batches within them is one loader."""
+    """Return the loaders in nested lists, tuples and dicts. A nested list without loaders is one loader."""
     if not isinstance(iterables, (Mapping, list, tuple)):
         return [iterables]
     items: Iterable[Any] = iterables.values() if isinstance(iterables, Mapping) else iterables
@@ -108,7 +110,7 @@ def leaves_of(iterables: Any) -> list[Any]:
 
 
 def filled(iterables: Any, batches: Iterator[Any]) -> Any:
-    """Return the collection that the loaders were given in, with the next batch in the place of each."""
+    """Return the collection with each loader replaced by the next batch."""
     if not isinstance(iterables, (Mapping, list, tuple)):
         return next(batches)
 
@@ -122,11 +124,11 @@ def filled(iterables: Any, batches: Iterator[Any]) -> Any:
 
 
 def as_combined(loader: Any, default: Mode) -> CombinedLoader | None:
-    """Return several loaders as one of ours; None for a single loader.
+    """Return several loaders as a `CombinedLoader`; None for a single loader.
 
     Args:
-        loader: what a user gave: a loader, a collection, or a CombinedLoader, of another library too.
-        default: the mode of a collection.
+        loader: a loader, a collection of loaders, or a CombinedLoader, also one of another library.
+        default: the mode for a collection.
     """
     if hasattr(loader, "mode") and hasattr(loader, "iterables"):
         return CombinedLoader(loader.iterables, loader.mode)
@@ -141,7 +143,7 @@ def _is_collection(value: Any) -> bool:
 
 
 def sample_of_any(loader: Any) -> Callable[[], Any] | None:
-    """As `sample_of`, for one loader or several that are read side by side."""
+    """Return a function that returns a sample batch of one loader or several; None if it can't. See `sample_of`."""
     combined = as_combined(loader, "max_size_cycle")
     if combined is None:
         return sample_of(loader)

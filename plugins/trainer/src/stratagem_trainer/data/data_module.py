@@ -1,4 +1,4 @@
-"""`DataModule`: how data are got, split and loaded, apart from the module that they train."""
+"""`DataModule`: download, split and load data, independently of the module that is trained with them."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 
 
 class DataModule(TransferHooks, HyperparametersMixin):
-    """Data for `fit`, `validate`, `test` and `predict`, given as their `datamodule`.
+    """Data for `fit`, `validate`, `test` and `predict`, passed as `datamodule`.
 
-    Override what is needed. Everything but `prepare_data` runs in every worker, which has its own object: what
+    Override the methods that you need. Each worker has its own object, and runs all methods but `prepare_data`. What
     a worker keeps in it doesn't come back to the launching process, except what `state_dict` puts into checkpoints.
     Its hooks that move batches replace the module's. `save_hyperparameters` works as in a module.
     """
 
     prepare_data_per_node: bool = True
-    """False: `prepare_data` is called on the first node alone, for a file system that all nodes share."""
+    """Whether `prepare_data` is called on each node. False: on the first node only, for a shared file system."""
 
     _trainer: TrainerView | None = None
 
     @property
     def trainer(self) -> TrainerView:
-        """The trainer that reads these data.
+        """The trainer that is using this data module.
 
         Raises:
-            StratagemError: none does.
+            StratagemError: no trainer is using it.
         """
         if self._trainer is None:
-            raise StratagemError(f"{type(self).__qualname__} isn't read by a trainer now")
+            raise StratagemError(f"{type(self).__qualname__} isn't used by a trainer now")
         return self._trainer
 
     def prepare_data(self) -> None:
-        """Once per node, before `setup`: downloads; nothing may be kept in the object."""
+        """Download the data. Called once per node, before `setup`. Don't keep anything in the object here."""
 
     def setup(self, stage: str) -> None:
-        """On every rank, before the loaders are made; "fit", "validate", "test" or "predict"."""
+        """Set up the data. Called on every rank before the loaders are made, with the name of the stage."""
 
     def teardown(self, stage: str) -> None:
-        """On every rank at the end of a stage that wasn't ended by an error."""
+        """Clean up. Called on every rank at the end of a stage, unless an error ended it."""
 
     def on_exception(self, error: BaseException) -> None:
-        """When a stage ends by an error; ranks may be apart: no collectives."""
+        """Clean up after an error. Don't call collectives: ranks may be at different points."""
 
     # Loaders --------------------------------------------------------------------------------------
 
@@ -75,26 +75,26 @@ class DataModule(TransferHooks, HyperparametersMixin):
     # Checkpoints ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of rank 0's object, as `Checkpoint.state` may hold it."""
+        """Return the state to save in checkpoints, from rank 0. It may hold what `Checkpoint.state` may hold."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; on every rank, when a run is continued, before its loaders are made."""
+        """Restore what `state_dict` returned. Called on every rank of a resumed run, before its loaders are made."""
 
     @classmethod
     def load_from_checkpoint(
         cls, checkpoint_path: str | os.PathLike[str], allowed: Iterable[Any] = (), **overrides: Any
     ) -> Self:
-        """Return a data module made with what `save_hyperparameters` kept, and with the state in the checkpoint.
+        """Construct a data module with the hyperparameters and the state in a checkpoint.
 
         Args:
             checkpoint_path: of a fit with a data module: a folder, or an fsspec URL.
             allowed: classes and functions that hyperparameters may name; see `Module.load_from_checkpoint`.
-            overrides: arguments of the constructor, in the place of those in the checkpoint.
+            overrides: arguments of the constructor that replace those in the checkpoint.
 
         Raises:
             CheckpointError: the checkpoint is missing or damaged, lacks a data module, or names a forbidden class.
-            ConfigError: an argument of the constructor is missing, or has an unknown name.
+            ConfigError: an argument of the constructor is missing or unknown.
         """
         from stratagem_trainer.saving.load_module import load_data
 
@@ -111,7 +111,7 @@ class DataModule(TransferHooks, HyperparametersMixin):
         num_workers: int = 0,
         **kwargs: Any,
     ) -> DataModule:
-        """Return a data module over datasets; training data are shuffled.
+        """Return a data module with loaders over datasets. Training data are shuffled.
 
         Args:
             train_dataset: a dataset, or several in a list or mapping.

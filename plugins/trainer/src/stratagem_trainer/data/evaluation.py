@@ -1,4 +1,4 @@
-"""The loaders of an evaluation, one after the other, or side by side."""
+"""The loaders of an evaluation, read one after the other or side by side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EvalLoader(Protocol):
-    """What an evaluation reads, as `stratagem.sdk.loops.EvalData` is."""
+    """A loader of an evaluation. `stratagem.sdk.loops.EvalData` implements it."""
 
     batch_size: int | None
     num_batches: int | None
@@ -33,26 +33,26 @@ class EvalLoader(Protocol):
     def __iter__(self) -> Iterator[tuple[Any, bool]]: ...
 
     def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
-        """Return how many samples were in each of the batches that counted, by rank."""
+        """Return the number of samples in each batch that counted, one list per rank."""
 
 
 def eval_loaders(
     runtime: Runtime, settings: TrainerSettings, loader: Any, stage: str, seed: int = 0
 ) -> list[EvalLoader]:
-    """Return what an evaluation reads: one entry for each loader. Collective.
+    """Return the loaders that an evaluation reads. Collective.
 
     Args:
-        runtime: live.
-        settings: the trainer's.
-        loader: one, several in a collection, or a `CombinedLoader`.
+        runtime: an entered runtime.
+        settings: the trainer's settings.
+        loader: a loader, several in a collection, or a `CombinedLoader`.
         stage: "validate", "test" or "predict".
-        seed: of random orders.
+        seed: for random orders.
 
     Raises:
-        DataError: a loader that can't be read, or a prediction that would read several side by side.
+        DataError: a loader can't be read, or a prediction would read several side by side.
     """
     combined = as_combined(loader, "sequential")
-    # Side by side, ranks with shares of unequal lengths would begin a loader again unequally often.
+    # Side by side, ranks whose shares have different lengths would restart a loader at different batches.
     in_turn = combined is None or combined.mode == "sequential"
 
     def of_one(one: Any) -> EvalData:
@@ -75,14 +75,14 @@ def eval_loaders(
         return list(parts)
     if stage == "predict":
         raise DataError(
-            f"predict got a CombinedLoader of mode {combined.mode!r}, and predictions come loader by loader: use the "
-            "mode 'sequential', or a list of loaders"
+            f"predict got a CombinedLoader of mode {combined.mode!r}, but it returns predictions loader by loader: "
+            "use the mode 'sequential', or a list of loaders"
         )
     return [SideBySide(combined, parts)]
 
 
 class OwnOrder(EvalData):
-    """Evaluation batches by a sampler of the user's: ranks read in turns what it draws, each index once."""
+    """Evaluation batches of a user's sampler. Ranks take turns at the indices that it draws, each index once."""
 
     def __init__(self, loader: DataLoader[Any], *, collectives: Collectives, **how: Any) -> None:
         super().__init__(loader, collectives=collectives, **how)
@@ -95,11 +95,11 @@ class OwnOrder(EvalData):
         )
 
     def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
-        """Return how many samples were in each of the batches that counted, by rank."""
+        """Return the number of samples in each batch that counted, one list per rank."""
         size, count = self.batch_size or 1, len(parts)
         shares = [len(range(rank, self._length, count)) for rank in range(count)]
         batches = [[min(size, share - first) for first in range(0, share, size)] for share in shares]
-        # A limit on the number of batches leaves the last ones out.
+        # A limit on the number of batches drops the last ones.
         return [own[: len(part)] for own, part in zip(batches, parts)]
 
 
@@ -107,8 +107,8 @@ class SideBySide:
     """Loaders of an evaluation whose batches are read together.
 
     Args:
-        combined: says how.
-        parts: this rank's share of each.
+        combined: has the mode and the collection.
+        parts: this rank's share of each loader.
     """
 
     def __init__(self, combined: CombinedLoader, parts: list[EvalData]) -> None:
@@ -124,5 +124,5 @@ class SideBySide:
             yield filled(self._combined.iterables, iter(batches)), counts
 
     def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
-        """None: predictions, which these would put in order, are refused."""
+        """Return None. Only predictions need sizes, and they aren't made side by side."""
         return None

@@ -1,4 +1,4 @@
-"""`FitData`: a fit's loaders, which are made again every n epochs if the trainer says so."""
+"""`FitData`: the loaders of a fit. `reload_dataloaders_every_n_epochs` makes them again."""
 
 from __future__ import annotations
 
@@ -21,33 +21,32 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Gives a fit's loaders."""
+    """Returns the loaders of a fit."""
 
     def of(self, stage: str) -> Any:
-        """Return the training loaders, for "fit"."""
+        """Return the training loaders, for the stage "fit"."""
 
     def of_validation(self) -> Any:
-        """Return the validation's; None where there is none."""
+        """Return the validation loaders; None if there are none."""
 
 
 class FitData:
     """Training and validation batches of this rank. Collective to construct.
 
     Args:
-        runtime: live.
-        settings: the trainer's.
-        source: gives the loaders.
-        epoch: for which they are made.
-        seed: of random orders.
+        runtime: an entered runtime.
+        settings: the trainer's settings.
+        source: returns the loaders.
+        epoch: the epoch to make the loaders for.
+        seed: for random orders.
 
     Attributes:
         train: training batches.
-        val: of each loader of the validation; empty where there is none.
-        train_loader: what the user gave for training.
-        val_loader: the same for validation.
-        micro_batches: per optimizer step.
-        last_share: how many samples an epoch's last micro-batch has, of those that the others have; 1 where that
-            makes no difference.
+        val: batches of each validation loader; empty if there are none.
+        train_loader: the user's training loader or loaders.
+        val_loader: the user's validation loader or loaders.
+        micro_batches: number per optimizer step.
+        last_share: size of an epoch's last micro-batch relative to the others; 1 without `global_batch_size`.
 
     Raises:
         DataError, ConfigError: there are no training batches, or loaders that can't be used.
@@ -65,7 +64,7 @@ class FitData:
 
     @property
     def num_train_batches(self) -> int | None:
-        """Micro-batches of each rank that an epoch trains on; None where it isn't known."""
+        """Number of micro-batches per epoch that each rank trains on; None if unknown."""
         count = train_batches(self.train.num_batches, self._settings)
         if self._settings.global_batch_size is None:
             return count
@@ -73,14 +72,14 @@ class FitData:
 
     @property
     def val_description(self) -> str:
-        """One clause for the printed plan."""
+        """Description of the validation loaders, for the printed plan."""
         return "; ".join(data.description for data in self.val) or "none"
 
     def made_again(self, epoch: int) -> bool:
-        """Make the loaders again where `reload_dataloaders_every_n_epochs` says so. Collective.
+        """Make the loaders again if `reload_dataloaders_every_n_epochs` says so for this epoch. Collective.
 
         Returns:
-            Whether they were.
+            Whether they were made again.
         """
         every = self._settings.reload_dataloaders_every_n_epochs
         if not every or epoch // every == self._epoch // every:
@@ -104,7 +103,7 @@ class FitData:
 
 
 def _unshuffled(loader: Any, what: str) -> Any:
-    """Return a loader, or several, whose batches are the same in every epoch."""
+    """Return a loader, or several, that yield the same batches in every epoch."""
     combined = None if loader is None else as_combined(loader, "max_size_cycle")
     if combined is not None:
         ordered = [_unshuffled(each, what) for each in combined.flattened]
@@ -117,8 +116,8 @@ def _unshuffled(loader: Any, what: str) -> Any:
     except DataError as error:
         raise DataError(f"overfit_batches turns shuffling off: {error}") from error
     warnings.warn(
-        f"overfit_batches was given, and the {what} loader shuffles: it is read in order, so that batches are the "
-        "same in every epoch",
+        f"overfit_batches turns off the shuffling of the {what} loader, so that batches are the same in every "
+        "epoch",
         UserWarning,
         stacklevel=2,
     )

@@ -1,4 +1,4 @@
-"""A global batch that stays the same on any number of ranks, by accumulation."""
+"""`global_batch_size`: keep the global batch size on any number of ranks, by accumulation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def micro_batches(settings: TrainerSettings, data: AnyTrainData, ranks: int) -> int:
-    """Return how many micro-batches of each rank make an optimizer step.
+    """Return the number of micro-batches per rank for an optimizer step.
 
     Args:
-        settings: the trainer's.
-        data: of the training.
-        ranks: that read different data.
+        settings: the trainer's settings.
+        data: the training data.
+        ranks: number of ranks that read different data.
 
     Raises:
-        ConfigError: `global_batch_size` isn't a whole number of all ranks' micro-batches; says what would fit.
+        ConfigError: `global_batch_size` isn't a multiple of the batch size times the ranks. Says what would fit.
     """
     whole, size = settings.global_batch_size, data.batch_size
     if whole is None:
@@ -28,21 +28,22 @@ def micro_batches(settings: TrainerSettings, data: AnyTrainData, ranks: int) -> 
     if size is None:
         raise ConfigError(
             f"global_batch_size={whole} needs to know how many samples a batch has, and this loader has no "
-            "batch_size: give a DataLoader with one, or accumulate_grad_batches instead"
+            "batch_size: pass a DataLoader with one, or set accumulate_grad_batches instead"
         )
     count, rest = divmod(whole, size * ranks)
     if rest or not count:
         raise ConfigError(
-            f"global_batch_size={whole} is no multiple of {size * ranks}, which is batch_size={size} on each of "
+            f"global_batch_size={whole} is not a multiple of {size * ranks}, which is batch_size={size} on each of "
             f"{ranks} ranks: {_what_fits(whole, size, ranks)}"
         )
     return count
 
 
 def last_share(settings: TrainerSettings, data: AnyTrainData) -> float:
-    """Return how many samples an epoch's last micro-batch has, of those that the others have.
+    """Return the size of an epoch's last micro-batch, relative to that of the others.
 
-    Only where the global batch is given are micro-batches weighed by it: otherwise each counts alike in its step.
+    It weighs that micro-batch only if `global_batch_size` is set. Otherwise all micro-batches of a step weigh the
+    same.
     """
     if settings.global_batch_size is None or not data.batch_size or not data.last_batch_size:
         return 1.0
@@ -50,10 +51,10 @@ def last_share(settings: TrainerSettings, data: AnyTrainData) -> float:
 
 
 def whole_steps(count: int | None, micro_batches: int, loader: Any) -> int | None:
-    """Return how many of an epoch's `count` batches are trained on where the global batch is given.
+    """Return how many of an epoch's `count` batches are trained on if `global_batch_size` is set.
 
-    A loader that drops its last, incomplete batch drops the last, incomplete global batch: as many samples on any
-    number of ranks.
+    If the loader drops its last, incomplete batch, an incomplete last global batch is dropped, too. An epoch then has
+    the same number of samples on any number of ranks.
     """
     if count is None or not getattr(loader, "drop_last", False):
         return count

@@ -1,4 +1,4 @@
-"""A batch to look at before the first: for strategies that measure or trace what a step does."""
+"""A sample batch before training, for strategies that measure or trace a step."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stratagem.sdk.loops import batch_size_in, global_kept, reads_by_sampler
 
 
 def sample_of(loader: Iterable[Any]) -> Callable[[], Any] | None:
-    """Return what makes a batch as `loader` would, of the first samples; None where that is not available.
+    """Return a function that returns a batch of the first samples, collated by `loader`; None if it can't.
 
-    It reads the dataset itself: no sampler moves on, no worker starts, and random number generators are
-    afterwards as they were.
+    It reads the dataset directly: it advances no sampler and starts no worker, and random number generators are
+    restored.
 
     Args:
-        loader: a DataLoader over map-style data; of anything else a batch that was taken would be missing.
+        loader: a DataLoader over a map-style dataset. A batch taken from anything else would be missing in training.
     """
     if not isinstance(loader, DataLoader) or not reads_by_sampler(loader):
         return None

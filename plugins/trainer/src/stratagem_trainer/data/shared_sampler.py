@@ -1,4 +1,4 @@
-"""A sampler of the user's, shared among the ranks: in evaluations, and for programs of trainers that do that."""
+"""`SharedSampler`: share a user's sampler among the ranks, in evaluations or where a loop policy asks for it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class SharedSampler(Sampler[int]):
-    """This rank's share, every n-th index, of what `sampler` draws on rank 0. Iterating is collective.
+    """This rank's share of the indices that `sampler` draws on rank 0: every n-th. Iterating is collective.
 
-    What it draws from global generators depends on the seed and the epoch alone. An epoch is filled up with its first
-    indices to a multiple of the number of ranks, unless not `pad`.
+    Random numbers from the global generators depend only on the seed and the epoch. With `pad`, an epoch's first
+    indices are appended, until the number of indices is a multiple of the number of ranks.
 
     Args:
-        sampler: the user's; has a length.
-        ranks: those that read different data.
-        seed: of the run.
-        pad: whether all shares are equally long.
+        sampler: the user's sampler; it must have a length.
+        ranks: collectives of the ranks that read different data.
+        seed: seed of the run.
+        pad: whether all ranks get the same number of indices.
     """
 
     def __init__(self, sampler: Any, ranks: Collectives, seed: int, pad: bool = True) -> None:
@@ -39,10 +39,10 @@ class SharedSampler(Sampler[int]):
         self.rank, self.num_replicas, self._broadcast = ranks.rank, ranks.world_size, ranks.broadcast
         self.epoch = 0
         self.generator = getattr(sampler, "generator", None)
-        """In checkpoints, as it would be of the user's own."""
+        """The user's generator, so that checkpoints save it as with the user's own sampler."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Note which epoch is drawn next."""
+        """Set the epoch to draw next."""
         self.epoch = epoch
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
@@ -51,7 +51,7 @@ class SharedSampler(Sampler[int]):
         with global_kept():
             seed_everything(self.seed + self.epoch)
             own = list(self.sampler)
-        # Ranks may draw otherwise: from generators of a sampler's own, or by what a rank has seen.
+        # Ranks may draw different indices: a sampler may have its own generator, or depend on the rank's state.
         drawn: list[int] = self._broadcast(own)
         missing = -len(drawn) % self.num_replicas if self.pad else 0
         while missing:
@@ -68,15 +68,15 @@ class ShuffledOrder(Sampler[int]):
     """All indices in the random order that torch's DistributedSampler draws for an epoch.
 
     Args:
-        length: how many.
-        seed: of the run.
+        length: number of indices.
+        seed: seed of the run.
     """
 
     def __init__(self, length: int, seed: int) -> None:
         self.length, self.seed, self.epoch = length, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Note which epoch is drawn next."""
+        """Set the epoch to draw next."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -88,25 +88,26 @@ class ShuffledOrder(Sampler[int]):
 
 
 def is_shuffled(loader: Any) -> bool:
-    """Whether a DataLoader reads each sample once, in a random order that it draws itself."""
+    """Return whether a DataLoader reads each sample once, in a random order that it draws itself."""
     order = order_of(loader)
     return order is not None and order.is_whole and order.shuffle and not loader.drop_last
 
 
 def share_sampler(loader: Any, ranks: Collectives, seed: int, evaluation: bool = False) -> Any:
-    """Return a DataLoader with a sampler of the user's, read by ranks in shares; any other loader as it is.
+    """Return a DataLoader that reads this rank's share of a user's sampler, or else the loader itself.
 
-    Left alone are samplers that know their share already, those without a length, batch samplers of the user's, and
-    those that a DataLoader makes itself, which are shared anyway; and in evaluations loaders with `drop_last`.
+    These loaders are returned as they are: those whose sampler is rank-aware or has no length, those with a user's
+    batch sampler, and those with a sampler that DataLoader made, which `TrainData` and `EvalData` share. In
+    evaluations, so are loaders with `drop_last`.
 
     Args:
-        loader: the user's.
-        ranks: those that read different data.
-        seed: of the run.
-        evaluation: whether each index of a draw is read once; shares are equally long otherwise.
+        loader: the user's loader.
+        ranks: collectives of the ranks that read different data.
+        seed: seed of the run.
+        evaluation: whether each index is read exactly once. Otherwise all ranks get the same number of indices.
 
     Raises:
-        DataError: the loader's class can't be built again with another sampler.
+        DataError: the loader can't be constructed again with another sampler.
     """
     if ranks.world_size == 1 or not isinstance(loader, DataLoader) or not reads_by_sampler(loader):
         return loader

@@ -1,4 +1,4 @@
-"""`LoaderSource`: who gives a stage its loaders: the caller, a `DataModule`, or the module."""
+"""`LoaderSource`: get a stage's loaders from the call, from a `DataModule`, or from the module."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _METHODS = {
     "test": "test_dataloader",
     "predict": "predict_dataloader",
 }
-"""Stage → the method that gives its loader."""
+"""Stage → name of the method that returns its loaders."""
 
 
 @dataclass(frozen=True)
 class LoaderSource:
-    """In one worker."""
+    """The sources of a stage's loaders in one worker."""
 
     module: Module
     datamodule: DataModule | None
     loader: Any = None
-    """What was passed for the stage."""
+    """The loader or loaders that were passed for the stage."""
     val_loader: Any = None
-    """What was passed for a fit's validation."""
+    """The loader or loaders that were passed for a fit's validation."""
 
     def of(self, stage: str) -> Any:
-        """Return the loaders of a stage, made again if they are not passed.
+        """Return the loaders of a stage. Unless they were passed, they are made by each call.
 
         Raises:
             DataError: there are none.
@@ -51,10 +51,10 @@ class LoaderSource:
         return loader
 
     def of_validation(self) -> Any:
-        """Return the loaders of a fit's validation; None where it has none.
+        """Return the loaders of a fit's validation; None if there is no validation.
 
         Raises:
-            ConfigError: some were passed, and the module has no validation_step.
+            ConfigError: loaders were passed, but the module has no validation_step.
         """
         has_step = overrides(self.module, "validation_step", Module)
         if self.val_loader is not None and not has_step:
@@ -72,10 +72,10 @@ class LoaderSource:
 
 
 def make_datamodule(trainer: TrainerView, given: Any) -> DataModule | None:
-    """Return the stage's data module, made here where it is a callable.
+    """Return the stage's data module. If a callable was passed, call it.
 
     Raises:
-        ConfigError: it is something else, or defines a hook that would never be called.
+        ConfigError: it isn't a data module, or it defines a hook that would never be called.
     """
     if given is None:
         return None
@@ -89,7 +89,7 @@ def make_datamodule(trainer: TrainerView, given: Any) -> DataModule | None:
 
 
 def prepare_data(runtime: Runtime, datamodule: DataModule | None) -> None:
-    """Let a data module download, once per node, or once at all. Collective."""
+    """Call a data module's `prepare_data`, once per node or once per run. Collective."""
     if datamodule is None or not overrides(datamodule, "prepare_data", DataModule):
         return
     if (runtime.local_rank if datamodule.prepare_data_per_node else runtime.rank) == 0:
@@ -98,7 +98,7 @@ def prepare_data(runtime: Runtime, datamodule: DataModule | None) -> None:
 
 
 def transfer_hooks(module: Module, datamodule: DataModule | None) -> dict[str, Callable[..., Any]]:
-    """Return hook → the data module's method, of those that it overrides and that move batches.
+    """Return the batch-transfer hooks that the data module overrides, by name.
 
     Raises:
         ConfigError: the module overrides one of them, too.

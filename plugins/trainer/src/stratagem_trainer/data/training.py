@@ -1,4 +1,4 @@
-"""The batches of one or several training loaders, epoch by epoch, and where a resumed run goes on."""
+"""The training batches of one loader or several, per epoch, and the position at which a resumed run continues."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from stratagem_trainer.settings import TrainerSettings
 
 _NEXT_PASS = 2**20
-"""What a loader's further passes within an epoch are numbered by: more than a run has epochs."""
+"""Added to the epoch number for each further pass of a loader in an epoch. Runs have fewer epochs than this."""
 
 
 def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any, seed: int = 0) -> AnyTrainData:
     """Return this rank's training batches. Collective.
 
     Args:
-        runtime: live.
-        settings: the trainer's.
-        loader: one, several in a collection, which are read as "max_size_cycle" says, or a `CombinedLoader`.
-        seed: of random orders.
+        runtime: an entered runtime.
+        settings: the trainer's settings.
+        loader: a loader, several in a collection, which are read as "max_size_cycle", or a `CombinedLoader`.
+        seed: for random orders.
 
     Raises:
-        DataError: a loader that can't be read.
+        DataError: a loader can't be read.
     """
 
     def of_one(one: Any) -> TrainData:
@@ -60,29 +60,29 @@ def train_data(runtime: Runtime, settings: TrainerSettings, loader: Any, seed: i
 
 @dataclass
 class _Pass:
-    """A loader's pass that is read now."""
+    """One pass over a loader in an epoch. A loader that is restarted makes several."""
 
     number: int = 0
-    """Within the epoch."""
+    """Index of the pass in the epoch."""
     start: int = 0
-    """Batches of the epoch before it."""
+    """Number of the epoch's batches that were read before this pass."""
     length: int | None = None
-    """Its batches, once it is over."""
+    """Number of batches in this pass; None until it has ended."""
 
     def position(self, done: int) -> int:
-        """How many of its batches are among the first `done` of the epoch."""
+        """Return how many batches of this pass are among the first `done` batches of the epoch."""
         read = max(0, done - self.start)
         return read if self.length is None else min(read, self.length)
 
 
 class CombinedTrainData:
-    """Several loaders, each sharded and restored by its own `TrainData`, with the same interface.
+    """Several loaders with the interface of `TrainData`. Each is sharded and restored by its own `TrainData`.
 
-    A loader that starts again within an epoch is read as in a new epoch: in another order if it is shuffled.
+    A loader that restarts within an epoch is read as in a new epoch, so that a shuffled loader gets a new order.
 
     Args:
         combined: the loaders and the mode.
-        parts: for each loader, in order.
+        parts: this rank's share of each loader, in order.
     """
 
     def __init__(self, combined: CombinedLoader, parts: list[TrainData]) -> None:
@@ -91,20 +91,20 @@ class CombinedTrainData:
         self.batch_size = parts[0].batch_size
         self.description = f"{combined.mode} of " + "; ".join(part.description for part in parts)
         self._passes: list[list[_Pass]] = [[] for _ in parts]
-        """For each loader, its passes in this epoch."""
+        """Passes of each loader in this epoch."""
         self._epoch: int | None = None
         self._read = 0
-        """Batches of this epoch that were read, some of them ahead."""
+        """Number of this epoch's batches that were read, including those that were prefetched."""
 
     last_batch_size = None
 
     @property
     def has_exact_length(self) -> bool:
-        """Whether an epoch has `num_batches` for sure."""
+        """Whether an epoch has exactly `num_batches`."""
         return all(part.has_exact_length for part in self._parts)
 
     def epoch(self, epoch: int, done: int = 0, state: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """Return an iterator over what is left of an epoch; see `TrainData.epoch`."""
+        """Return an iterator over the rest of an epoch; see `TrainData.epoch`."""
         saved = state["parts"] if state is not None and self._can_continue(state, epoch) else None
         self._epoch, self._read = epoch, done
         self._passes = [[] for _ in self._parts]
@@ -124,7 +124,7 @@ class CombinedTrainData:
         return self._counted(filled(self._combined.iterables, iter(each)) for each in batches)
 
     def state(self, epoch: int, done: int) -> dict[str, Any]:
-        """Return this rank's position after `done` batches of `epoch`, ready for a checkpoint."""
+        """Return this rank's position after `done` batches of `epoch`, for a checkpoint."""
         parts = []
         for part, passes in zip(self._parts, self._passes):
             begun = [each for each in passes if each.start < done] if epoch == self._epoch else []
@@ -135,16 +135,16 @@ class CombinedTrainData:
         return {"source": self._combined.mode, "epoch": epoch, "done": done, "parts": parts}
 
     def resumption(self) -> dict[str, str]:
-        """Return what of any loader a resumed run doesn't read again to the bit; see `TrainData`."""
+        """Return what a resumed run doesn't read identically, and why, over all loaders; see `TrainData`."""
         return {what: why for part in reversed(self._parts) for what, why in part.resumption().items()}
 
     def done_after_resume(self, state: Mapping[str, Any]) -> int:
         """Return how many of this run's batches a saved position has consumed; see `TrainData`."""
         if not self._can_continue(state, state["epoch"]):
             raise DataError(
-                f"the checkpoint was written in mid-epoch of {_described(state)}, and now there are "
-                f"{len(self._parts)} loaders, read by {self._combined.mode}: give the same "
-                "ones, or begin at an epoch's end"
+                f"the checkpoint was written in the middle of an epoch of {_described(state)}, and now there are "
+                f"{len(self._parts)} loaders, read by {self._combined.mode}: pass the same "
+                "loaders, or a checkpoint from the end of an epoch"
             )
         done = [
             part.done_after_resume(saved["state"]) if saved["done"] else 0
@@ -152,7 +152,7 @@ class CombinedTrainData:
         ]
         if self._combined.mode == "sequential":
             return sum(done)
-        # Of those in their first pass, the longest is still being read.
+        # Of the loaders in their first pass, the longest is still being read.
         return max(each for each, saved in zip(done, state["parts"]) if saved["pass"] == 0)
 
     def _can_continue(self, state: Mapping[str, Any], epoch: int) -> bool:
@@ -160,7 +160,7 @@ class CombinedTrainData:
         return same and len(state.get("parts", ())) == len(self._parts)
 
     def _begin(self, which: int, first: list[tuple[int, int, Any]]) -> Iterator[Any]:
-        """Begin a loader's next pass, or, the first time, where a resumed run goes on with it."""
+        """Begin a loader's next pass, or, at the first call in a resumed epoch, continue the interrupted one."""
         passes = self._passes[which]
         number, position, state = first.pop() if first else (passes[-1].number + 1, 0, None)
         if not position:
@@ -183,7 +183,7 @@ class CombinedTrainData:
 
 
 AnyTrainData = Union[TrainData, CombinedTrainData]
-"""One loader or several."""
+"""Training batches of one loader or several."""
 
 
 def _described(state: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Batches on their way to the device, through the module's hooks where it has some."""
+"""Move batches to the device, through the hooks of the module or data module that are overridden."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 def on_device(
     state: StageState, loader: Iterable[Any], dataloader_idx: int = 0, *, counted: bool = False
 ) -> Iterable[Any]:
-    """Return an iterable over `loader` whose batches are on the device.
+    """Return an iterable over `loader` that yields batches on the device.
 
     Args:
         state: the stage's objects.
-        loader: gives batches.
-        dataloader_idx: which of several it is.
-        counted: whether it gives pairs of a batch and whether that counts.
+        loader: yields batches.
+        dataloader_idx: index of the loader, if there are several.
+        counted: whether the loader yields pairs (batch, whether it counts).
     """
     hooks, device = state.hooks, state.runtime.device
     before = [_with(method, dataloader_idx) for method in hooks.of("on_before_batch_transfer")]
     before += [_with(method, device, dataloader_idx) for method in hooks.of("transfer_batch_to_device")]
     after = [_with(method, dataloader_idx) for method in hooks.of("on_after_batch_transfer")]
-    # What the module has moved, the strategy finds on the device.
+    # A batch that `transfer_batch_to_device` has moved is already on the device when the strategy gets it.
     moved = state.prepared.dataloader(_Through(loader, before, counted) if before else loader)
     return _Through(moved, after, counted) if after else moved
 
@@ -42,7 +42,7 @@ def _with(method: Callable[..., Any], *args: Any) -> Callable[[Any], Any]:
 
 
 class _Through:
-    """An iterable over a loader's batches as functions return them."""
+    """Applies functions to the batches of a loader."""
 
     def __init__(
         self, loader: Iterable[Any], functions: Sequence[Callable[[Any], Any]], counted: bool

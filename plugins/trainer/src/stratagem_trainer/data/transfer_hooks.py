@@ -1,4 +1,4 @@
-"""`TransferHooks`: what a batch passes through on its way to the device, of modules and data modules."""
+"""`TransferHooks`: hooks of modules and data modules that change or move batches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stratagem.sdk.tensors import to_device
 
 
 class TransferHooks:
-    """Methods that a trainer calls with each batch of any stage, once they are overridden."""
+    """Hooks that a trainer calls with each batch of any stage, if they are overridden."""
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Return the batch that is to be moved to the device; every stage's, as its loader gave it."""
+        """Return the batch to move to the device. The argument is a batch of the loader."""
         return batch
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -24,7 +24,7 @@ class TransferHooks:
         return to_device(batch, device)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Return the batch that the step gets; it is on the device."""
+        """Return the batch that the step gets. The argument is on the device."""
         return batch
 
 

@@ -1,1 +1,1 @@
-"""What modules log: collected, reduced over ranks, and handed to loggers."""
+"""Collects what modules log, reduces it over ranks, and passes it to loggers."""

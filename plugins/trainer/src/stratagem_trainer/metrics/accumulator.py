@@ -13,14 +13,14 @@ from stratagem_trainer.metrics.reading import numbers
 from stratagem_trainer.metrics.reduction import Partial
 
 Value = Union[float, torch.Tensor]
-"""A float, or a detached tensor without dims that wasn't synchronised yet."""
+"""A float, or a detached 0-dim tensor. Reading the tensor waits for the device."""
 
 
 class Accumulator:
-    """Accumulates values without waiting for the device, and keeps none of the tensors that it is given.
+    """Accumulates values without waiting for the device, and keeps no tensor that it is given.
 
-    Sums are float64, whatever the values' dtype, and float32 on a device without float64 (mps): in
-    bfloat16, 256 + 1 is 256.
+    Sums are float64 for values of any dtype, because in bfloat16, 256 + 1 is 256. On a device without float64 (mps),
+    they are float32.
 
     Args:
         op: mean, sum, min or max.
@@ -36,7 +36,7 @@ class Accumulator:
         self.weight: Value = weight
 
     def add(self, value: Value, weight: Value) -> None:
-        """Add a value that stands for `weight` samples."""
+        """Add a value with a weight, such as its number of samples."""
         total, self.weight = self.total, self.weight + weight
         alpha = weight if self.op == "mean" else 1
         if isinstance(value, torch.Tensor):
@@ -45,7 +45,7 @@ class Accumulator:
             if isinstance(alpha, torch.Tensor):
                 self.total = total + value * alpha
             elif self.op in ("mean", "sum"):
-                # 0-dim tensors promote to the wider dtype before they are multiplied.
+                # torch.add promotes 0-dim tensors to the wider dtype before it multiplies.
                 self.total = torch.add(total, value, alpha=alpha)
             else:
                 choose = torch.minimum if self.op == "min" else torch.maximum
@@ -57,14 +57,14 @@ class Accumulator:
             self.total = _extreme(self.op, number, value)
 
     def partial(self) -> Partial:
-        """This rank's share; waits for the device."""
+        """Return this rank's share. Waits for the device."""
         total, weight = as_float(self.total), self._known_weight()
         if self.op == "mean":
             total = total / weight if weight else 0.0
         return Partial(self.op, total, weight)
 
     def _known_weight(self) -> float:
-        # Numbers of samples stay whole numbers.
+        # Counts of samples stay ints.
         return float(self.weight.item()) if isinstance(self.weight, torch.Tensor) else self.weight
 
     def state(self) -> list[Any]:
@@ -77,13 +77,13 @@ _START = {"mean": 0.0, "sum": 0.0, "min": math.inf, "max": -math.inf}
 
 def _extreme(op: str, one: float, other: float) -> float:
     if math.isnan(one) or math.isnan(other):
-        return math.nan  # as torch's
+        return math.nan  # as torch.minimum and torch.maximum
     return min(one, other) if op == "min" else max(one, other)
 
 
 @lru_cache
 def widest_float(device_type: str) -> torch.dtype:
-    """Return float64 where devices of this type have it, else float32."""
+    """Return float64 if devices of this type support it, else float32."""
     try:
         torch.zeros((), dtype=torch.float64, device=device_type)
     except (TypeError, RuntimeError):
@@ -92,19 +92,19 @@ def widest_float(device_type: str) -> torch.dtype:
 
 
 def value_to_keep(value: torch.Tensor | float) -> Value:
-    """Return a logged value as it is now, without waiting for a device: the caller may change its tensor in place."""
+    """Return a copy of a logged value, whose tensor may be changed in place later. Doesn't wait for a device."""
     if not isinstance(value, torch.Tensor):
         return float(value)
     return float(value.item()) if value.is_cpu else value.detach().clone().reshape(())
 
 
 def as_floats(values: Sequence[Value]) -> list[float]:
-    """Convert logged values, waiting for the device once."""
+    """Convert logged values to floats. Waits for the device once."""
     at = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor)]
     read = dict(zip(at, numbers([value for value in values if isinstance(value, torch.Tensor)])))
     return [read[index] if index in read else float(value) for index, value in enumerate(values)]
 
 
 def as_float(value: Value) -> float:
-    """Convert a logged value, waiting for the device where it is a tensor."""
+    """Convert a logged value to a float. Waits for the device if it is a tensor."""
     return float(value.item()) if isinstance(value, torch.Tensor) else float(value)

@@ -16,7 +16,7 @@ class LatestValues:
     """The latest value of each key. Values stay tensors until they are read.
 
     Attributes:
-        unlogged: keys that no logger gets.
+        unlogged: keys that loggers don't get.
         values: by key.
     """
 
@@ -26,11 +26,11 @@ class LatestValues:
         self._on_bar: dict[str, None] = {}
 
     def take(self, values: Mapping[str, Value]) -> None:
-        """Replace values by newer ones."""
+        """Update the values."""
         self.values.update(values)
 
     def note(self, name: str, options: LogOptions) -> None:
-        """Note whether a name's keys are for the progress bar, and for loggers."""
+        """Note whether the keys of a logged name are for the progress bar and for loggers."""
         for key in options.keys(name):
             if options.prog_bar:
                 self._on_bar[key] = None
@@ -63,5 +63,5 @@ class LatestValues:
 
 
 def by_key(steps: Sequence[Mapping[str, float]], values: Mapping[str, float]) -> dict[str, float]:
-    """Return the last value of single steps by name; where a name also has an epoch's value, that one."""
+    """Return the last value of each name in the steps' rows. A name's reduced value takes precedence."""
     return {**{key: value for row in steps for key, value in row.items()}, **values}

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 States = dict[str, list[Any]]
-"""Path of a metric object → [its states by name, how many updates are in them]."""
+"""Path of a metric object → [values of its states by name, number of its updates]."""
 
 
 def is_metric_object(value: object) -> bool:
-    """Whether `value` is a torchmetrics.Metric; imports nothing."""
+    """Return whether `value` is a torchmetrics.Metric. Doesn't import torchmetrics."""
     library = sys.modules.get("torchmetrics")
     return library is not None and isinstance(value, library.Metric)
 
 
 def objects_in(module: nn.Module) -> dict[str, nn.Module]:
-    """Return the metric objects of a module by path, those within others too."""
+    """Return the metric objects of a module by path, nested ones included."""
     if "torchmetrics" not in sys.modules:
         return {}
     return {name: each for name, each in module.named_modules() if is_metric_object(each)}
@@ -65,10 +65,10 @@ def value_of_step(name: str, metric: Any) -> torch.Tensor:
 
 
 def refuse_unless_scalar(name: str, value: Any) -> None:
-    """Refuse a tensor that has more than one element.
+    """Refuse a tensor with several elements.
 
     Raises:
-        LoggingError: names its shape.
+        LoggingError: names the tensor's shape.
     """
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise LoggingError(
@@ -99,11 +99,11 @@ def path_in(module: nn.Module, metric: nn.Module, name: str, given: str | None) 
 
 
 def take_states(module: nn.Module, within: Collection[str] | None = None) -> States:
-    """Copy the states of a module's metric objects that have been updated since their last reset, to the CPU.
+    """Copy the states of a module's updated metric objects to the CPU.
 
     Args:
-        module: the user's.
-        within: only those at these paths, and within them.
+        module: the user's module.
+        within: paths of metric objects; copies only their states, and those of the metric objects nested in them.
     """
     return {
         path: [_copied(_states(each), "cpu"), count_of_updates(each)]
@@ -147,13 +147,13 @@ def states_kept(module: nn.Module, only_after_error: bool = False) -> Iterator[N
 def computed(
     objects: Mapping[str, tuple[nn.Module, str]], module: nn.Module, collectives: Collectives
 ) -> dict[str, tuple[str, float]]:
-    """Compute logged metric objects over all ranks, and reset them. Collective, also for a rank that has none.
+    """Compute logged metric objects over all ranks, and reset them. Collective, also on a rank that has none.
 
     All states are sent in one message. A rank that logged nothing finds the objects in its module by the paths that
     the other ranks send.
 
     Args:
-        objects: name → metric object logged on this rank, with the key of its value.
+        objects: name → a metric object that was logged on this rank, and the key for its value.
         module: the module that has the metric objects.
         collectives: of the ranks that read different batches.
 

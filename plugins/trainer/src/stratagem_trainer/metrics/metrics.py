@@ -1,4 +1,4 @@
-"""`Metrics`: what a module logs, from the step to the loggers, across ranks."""
+"""`Metrics`: collects logged values, reduces them over ranks, and passes them to the loggers."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Takes what steps log, and hands rows to the loggers in groups.
+    """Collects what steps log, and passes rows to the loggers in groups.
 
-    Values stay tensors until a group is written or a user asks, so that logging never waits for
-    the device. Where ranks are several, each logging point (every `every` steps, and the end of an
-    epoch or evaluation) is one collective, whatever is logged.
+    Values stay tensors until a group is written or a user reads them, so that logging never waits for the device. On
+    several ranks, each logging point is one collective, whatever is logged. Logging points are every `every` steps,
+    and the end of an epoch or evaluation.
 
     Args:
-        collectives: of the ranks that read different batches.
+        collectives: collectives of the ranks that read different batches.
         loggers: empty on all ranks but 0.
-        every: after how many steps there is a row; 0 for never.
-        module: whose metric objects are logged.
+        every: number of steps per row; 0 writes no rows for steps.
+        module: has the metric objects that are logged.
         evaluation_step: `LoopPolicy.evaluation_step`.
     """
 
@@ -59,11 +59,11 @@ class Metrics:
         evaluation_step: Callable[[int, int], int] = lambda step, batch: step,
     ) -> None:
         self.batch: Any = None
-        """The current batch: its size weighs means."""
+        """The current batch. Its size is the default weight in means."""
         self.muted = False
         self._evaluation_step = evaluation_step
         self._eval_batches: dict[tuple[str, int], int] = {}
-        """Stage and index of a loader → batches that evaluations have read of it so far."""
+        """Stage and index of a loader → number of its batches that evaluations have read so far."""
         self._collectives, self._is_alone = collectives, collectives.world_size == 1
         self._every = every or sys.maxsize
         self._module = nn.Module() if module is None else module
@@ -73,7 +73,7 @@ class Metrics:
         self._rows = RowBuffer(loggers, self._latest.unlogged)
         self._ended: tuple[int, int, dict[str, Value]] | None = None
         self._is_between = False
-        """A step has just ended that is no logging point."""
+        """Whether the last completed step isn't a logging point."""
         self.losses = LossWatch(lambda: self._train.step.values)
         self._reducer = Reducer(collectives, self._module, self.losses)
 
@@ -114,7 +114,7 @@ class Metrics:
                     )
                 weight, value = value_to_keep(torch.as_tensor(value.weight)), value.mean()
             elif hasattr(value, "full_tensor"):
-                value = value.full_tensor()  # of a DTensor every rank logs the whole
+                value = value.full_tensor()  # a DTensor's value is the same on every rank
             elif is_metric_object(value):
                 given = (prog_bar, on_step, on_epoch, reduce_fx, sync_dist, logger)
                 self._log_object(name, value, given, metric_attribute)
@@ -144,7 +144,7 @@ class Metrics:
         options = scope.read_options(name, 0.0, *how)
         if options.on_step:
             value = value_of_step(name, metric)
-            # The step's value stays local: a metric object reduces its own epoch value.
+            # Only the epoch's value is reduced over ranks, by the metric object itself.
             scope.add(name, value, 1, options._replace(on_epoch=False))
             self._latest.take(dict.fromkeys((name, options.step_key(name)), scope.step.values[name]))
         if options.on_epoch and scope.objects.get(name) is not metric:
@@ -160,18 +160,18 @@ class Metrics:
     # Points in time ---------------------------------------------------------------------------------
 
     def begin_steps(self) -> None:
-        """From here on training steps run, and what is logged is theirs."""
+        """Attribute what is logged from here on to training steps."""
         self._train.in_step = True
 
     def end_steps(self) -> None:
-        """From here on what is logged is the training epoch's."""
+        """Attribute what is logged from here on to the training epoch."""
         self._train.in_step, self.batch = False, None
 
     def end_step(self, step: int, epoch: int) -> None:
-        """End a training step; a logging point every so many. Collective where it is one."""
+        """End a training step. Collective if the step is a logging point."""
         self._is_between = step % self._every != 0
         if not self._is_between and self._is_alone:
-            self._ended = step, epoch, {}  # nothing to reduce: what was logged is taken when it is written
+            self._ended = step, epoch, {}  # nothing to reduce; `log_late` and `flush` read the step's values
             if self.losses.is_due:
                 self._reducer.look_at_losses()
         elif not self._is_between:
@@ -189,7 +189,7 @@ class Metrics:
                 self._rows.write(step, epoch, values)
 
     def end_late(self) -> None:
-        """As `log_late`; what is logged from here on is the next step's."""
+        """Call `log_late`, and attribute what is logged from here on to the next step."""
         if self._is_between:
             if self._train.step.values:
                 self._train.drop_step()
@@ -199,7 +199,7 @@ class Metrics:
             self._ended = None
 
     def _reduced_step(self, step: int) -> dict[str, Value]:
-        """Take what the step has logged on several ranks, by the names that files have. Collective."""
+        """Reduce what the step has logged over several ranks, and return it by the keys in files. Collective."""
         logged, weights = self._train.take_step()
         values = self._train.by_step_key(logged)
         options, names = self._train.options, dict(zip(values, logged))
@@ -215,13 +215,13 @@ class Metrics:
         return {**values, **reduced}
 
     def end_epoch(self, step: int, epoch: int) -> None:
-        """Reduce what was logged over the training epoch. Collective."""
+        """Reduce what was logged in the training epoch, and write it. Collective."""
         steps, values = self._reducer.scope(self._train, "the end of the epoch")
         self._take([(step, row) for row in steps], values, step, epoch)
 
     @contextmanager
     def evaluation(self, stage: str, loader: int | None = None) -> Iterator[Scope]:
-        """While an evaluation runs, or one of its several loaders: what is logged is its own."""
+        """Attribute what is logged in the context to an evaluation, or to one of its loaders. A context manager."""
         suffix = "" if loader is None else f"{LOADER}{loader}"
         before, batch, self._scope = self._scope, self.batch, Scope(stage, suffix)
         try:
@@ -231,13 +231,16 @@ class Metrics:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Whatever is logged meanwhile, the latest values and metric objects are as before afterwards."""
+        """Restore the latest values and the metric objects at the end. A context manager."""
         with self._latest.kept(), states_kept(self._module):
             yield
 
     @contextmanager
     def discarded(self) -> Iterator[None]:
-        """While a batch runs that doesn't count: what it logs, and adds to metric objects, is dropped."""
+        """Drop what is logged in the context, and restore the metric objects at its end. A context manager.
+
+        It is for batches that don't count.
+        """
         before, self.muted = self.muted, True
         try:
             with states_kept(self._module):
@@ -251,13 +254,13 @@ class Metrics:
         """Reduce what an evaluation logged. Collective.
 
         Args:
-            scope: of the evaluation, and of its loader where it has one alone.
+            scope: what the evaluation logged; with several loaders, only what it logged outside of their batches.
             step: completed optimizer steps.
             epoch: index of the current epoch.
-            of_loaders: one for each of several loaders.
+            of_loaders: what was logged with each loader, if there are several.
 
         Returns:
-            For each loader what was logged with it, and outside of any.
+            One dict per loader: what was logged with it, and what was logged outside of any loader's batches.
         """
         where = "the end of the evaluation"
         steps, values = self._reducer.scope(scope, where)
@@ -277,7 +280,7 @@ class Metrics:
     def _numbered(
         self, of_scopes: Sequence[tuple[Scope, Sequence[Mapping[str, float]]]], step: int
     ) -> list[tuple[int, Mapping[str, float]]]:
-        """Say for each row of a single step of an evaluation which step it is written with."""
+        """Return the rows of an evaluation's single steps, each with the step number to write it with."""
         numbered = []
         for index, (scope, rows) in enumerate(of_scopes):
             first = self._eval_batches.get((scope.stage, index), 0)
@@ -294,7 +297,7 @@ class Metrics:
         step: int,
         epoch: int,
     ) -> dict[str, float]:
-        """Write a scope's rows and its values, and make them the latest."""
+        """Write the rows and the reduced values of a scope, and update the latest values with them."""
         for number, row in steps:
             self._rows.write(number, epoch, dict(row))
         if values:
@@ -302,32 +305,32 @@ class Metrics:
         self._latest.take(latest := by_key([row for _, row in steps], values))
         return latest
 
-    # Out --------------------------------------------------------------------------------------------
+    # Output ------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Hand all rows to the loggers, and look at the losses; waits for the device."""
+        """Pass all rows to the loggers, and check the losses. Waits for the device."""
         if self._is_alone:
             self.log_late()
         elif self._ended is not None and self._ended[2]:
-            self._rows.write(*self._ended)  # ended by an exception
+            self._rows.write(*self._ended)  # an exception ended the stage before `log_late`
             self._ended = None
         self._reducer.look_at_losses()
         self._rows.hand_out()
 
     def latest(self) -> dict[str, float]:
-        """The latest value of each key; waits for the device."""
+        """Return the latest value of each key. Waits for the device."""
         return self._latest.all()
 
     def logged(self) -> dict[str, float]:
-        """The latest value of each key that loggers get; waits for the device."""
+        """Return the latest value of each key that loggers get. Waits for the device."""
         return self._latest.logged()
 
     def on_bar(self) -> dict[str, float]:
-        """The latest value of each key that was logged with `prog_bar`; waits for the device."""
+        """Return the latest value of each key that was logged with `prog_bar`. Waits for the device."""
         return self._latest.on_bar()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was accumulated in this epoch so far, and the latest values."""
+        """Return what was accumulated in this epoch so far, and the latest values."""
         return {
             "sums": self._train.state(),
             "latest": self.latest(),
@@ -336,7 +339,10 @@ class Metrics:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, with_epoch: bool) -> None:
-        """Restore what `state_dict` returned; the accumulated part only at the same world size."""
+        """Restore what `state_dict` returned. `with_epoch` includes the accumulated values of this rank.
+
+        Those are valid only with the same number of ranks.
+        """
         self._latest.take(state.get("latest", {}))
         if with_epoch:
             self._train.load(state.get("sums", {}))

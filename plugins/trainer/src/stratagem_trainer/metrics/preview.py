@@ -1,4 +1,4 @@
-"""What an evaluation has logged so far, for those who read it in the hook at its epoch's end."""
+"""The values that an evaluation has logged so far, for hooks at the end of its epoch that read them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 
 def show_so_far(state: StageState, scope: Scope, of_loaders: Sequence[Scope]) -> None:
-    """Make what was logged until here the latest values, and leave it to be reduced, with what is still to come.
+    """Make what the evaluation has logged so far the latest values. Collective.
 
-    Collective. Metric objects are as before afterwards.
+    It works on copies: the end of the evaluation reduces these values again, with those that hooks log meanwhile.
+    Metric objects are restored.
     """
     reducer = Reducer(state.runtime.collectives.data, state.module, state.metrics.losses)
     with states_kept(state.module):
         for each in (scope, *of_loaders):
-            # The objects themselves are the module's.
+            # Don't copy the metric objects: they are submodules of the module.
             copied = deepcopy(each, {id(metric): metric for metric in each.objects.values()})
             values = by_key(*reducer.scope(copied, "the end of the evaluation"))
             state.metrics.load_state_dict({"latest": values}, with_epoch=False)

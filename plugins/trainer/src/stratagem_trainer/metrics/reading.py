@@ -1,4 +1,4 @@
-"""Reads numbers from a device, with one wait for many."""
+"""Read numbers from a device, waiting once for several of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[float]:
-    """Return the number in each tensor; those of one device and dtype are copied here together.
+    """Return the number in each tensor. Tensors of the same device and dtype are copied in one transfer.
 
     Args:
-        tensors: of one element; a DTensor's sum on this rank counts, where it has another shape.
+        tensors: of one element each. Of a larger DTensor, the sum of this rank's shard is returned.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     scalars = [tensor if tensor.dim() == 0 else tensor.sum() for tensor in map(local_part, tensors)]
@@ -26,7 +26,7 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[float]:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, or what this rank has of a DTensor."""
+    """Return a DTensor's local tensor, or any other tensor itself."""
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = tensor if to_local is None else to_local()
     return local

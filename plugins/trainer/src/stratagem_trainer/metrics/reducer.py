@@ -1,4 +1,4 @@
-"""`Reducer`: one logging point over all ranks, metric objects and losses that aren't finite included."""
+"""`Reducer`: one logging point over all ranks: logged values, metric objects, and losses that aren't finite."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Reducer:
     """Reduces what ranks have logged.
 
     Args:
-        collectives: of the ranks that read different batches.
-        module: whose metric objects are logged.
-        losses: of this rank's steps.
+        collectives: collectives of the ranks that read different batches.
+        module: has the metric objects that are logged.
+        losses: checks this rank's losses.
     """
 
     def __init__(self, collectives: Collectives, module: nn.Module, losses: LossWatch) -> None:
@@ -33,7 +33,11 @@ class Reducer:
         self._reduction = LogReduction(collectives)
 
     def scope(self, scope: Scope, where: str) -> tuple[list[dict[str, float]], dict[str, float]]:
-        """Return the rows of an evaluation's single steps, and the values of the whole. Collective."""
+        """Reduce and clear a scope's values. Collective.
+
+        Returns:
+            The rows of an evaluation's single steps, and the values of the whole epoch or evaluation.
+        """
         parts, rows = scope.take_sums(), scope.take_rows()
         objects, scope.objects = scope.objects, {}
         names = {scope.options(name).epoch_key(name): name for name in parts}
@@ -60,7 +64,7 @@ class Reducer:
         return steps, values
 
     def reduce(self, log: RankLog, where: str) -> ReducedLog:
-        """Reduce over ranks, and say whose loss isn't finite. Collective."""
+        """Reduce over ranks, and warn if a rank's loss isn't finite. Collective."""
         bad = self._losses.look()
         reduced = self._reduction.reduce(replace(log, nan_step=bad.step if bad else 0), where)
         first = min((step for step in reduced.nan_steps if step), default=0)
@@ -73,7 +77,7 @@ class Reducer:
         return reduced
 
     def look_at_losses(self) -> None:
-        """Say once that a loss isn't finite; waits for the device."""
+        """Warn, once, if a loss isn't finite. Waits for the device."""
         bad = self._losses.look()
         if bad is not None and not self._losses.is_reported:
             self._losses.is_reported = True
@@ -91,7 +95,7 @@ def _warn(text: str) -> None:
 
 
 def refuse_shared(values: Mapping[str, float], others: Mapping[str, float]) -> None:
-    """Refuse a name that is logged with several loaders, or with one and outside of any.
+    """Refuse a name that is logged with several loaders, or both with a loader and outside of any.
 
     Raises:
         LoggingError: names it.
@@ -99,6 +103,6 @@ def refuse_shared(values: Mapping[str, float], others: Mapping[str, float]) -> N
     both = values.keys() & others.keys()
     if both:
         raise LoggingError(
-            f"{min(both)!r} is logged with several loaders, or with one and outside of it, and "
+            f"{min(both)!r} is logged with several loaders, or with one and outside of any, with "
             "add_dataloader_idx=False: give each its own name"
         )

@@ -1,4 +1,4 @@
-"""One collective per logging point, whatever the ranks log."""
+"""Reduce what ranks have logged, in one collective per logging point."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 PER_BLOCK = 63
-"""Values per collective; more are logged in several."""
+"""Values per collective. More values than these take several collectives."""
 _HEADER = 7
 
 
 class Partial(NamedTuple):
-    """One rank's share of a value."""
+    """One rank's share of a value that is reduced over ranks."""
 
     op: str
-    """mean, sum, min or max; or first, for a value that isn't reduced."""
+    """"mean", "sum", "min" or "max"; or "first" for a value that isn't reduced."""
     value: Any
     """This rank's mean, sum, min or max."""
     weight: Any
-    """Samples behind it, or what else means are weighted by: a number, or a tensor without dims."""
+    """Number of samples, or another weight for the mean: a number, or a 0-dim tensor."""
 
     def local(self) -> float:
-        """The value, if this rank were the only one."""
+        """Return the value on this rank alone."""
         return float(self.value)
 
 
 @dataclass(frozen=True)
 class RankLog:
-    """What one rank brings to a logging point."""
+    """What one rank has logged until a logging point."""
 
     synced: Mapping[str, Partial] = field(default_factory=dict)
-    """Values that are reduced over ranks."""
+    """Values to reduce over ranks."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """Values of this rank alone, logged without `sync_dist`."""
+    """Values that were logged without `sync_dist`."""
     had_batches: bool = True
-    """False on a rank that had no data, which then need not log what the others do."""
+    """False on a rank without data. It need not log what the others do."""
     nan_step: int = 0
-    """The step at which this rank's loss was first not finite; 0 for none."""
+    """The first step at which this rank's loss wasn't finite; 0 if there is none."""
     rows: int = 0
-    """How many rows of single evaluation steps this rank has."""
+    """Number of rows of single evaluation steps on this rank."""
     objects: int = 0
-    """How many metric objects this rank has to compute."""
+    """Number of metric objects to compute on this rank."""
 
 
 @dataclass(frozen=True)
 class ReducedLog:
-    """Result of a logging point; equal on all ranks, except for local `values`."""
+    """Result of a logging point. Equal on all ranks, except for values that ranks logged without `sync_dist`."""
 
     values: dict[str, float]
-    """Name → reduced value; and the values that only other ranks logged, of the first rank that did."""
+    """Name → reduced value. Also has values that only other ranks logged, each from the first rank that did."""
     nan_steps: tuple[int, ...]
-    """By rank, the first step whose loss isn't finite, or 0."""
+    """The first step of each rank whose loss isn't finite, or 0."""
     rows: int
-    """The most that a rank has."""
+    """The largest number of rows on any rank."""
     objects: int = 0
-    """The same of metric objects."""
+    """The largest number of metric objects on any rank."""
 
 
 class LogReduction:
     """Reduces what ranks log. Its methods are collective.
 
     Args:
-        collectives: of all ranks that log.
+        collectives: collectives of all ranks that log.
     """
 
     def __init__(self, collectives: Collectives) -> None:
         self._collectives = collectives
         self._missing: dict[tuple[int, ...], bool] = {}
-        """Checksums of the ranks' own names → whether rank 0 lacks some of them."""
+        """Checksums of the names in each rank's `RankLog.own` → whether rank 0 lacks some of them."""
 
     def reduce(self, log: RankLog, where: str) -> ReducedLog:
-        """Reduce over all ranks. Collective, also for a rank that has nothing.
+        """Reduce over all ranks. Collective, also on a rank that has logged nothing.
 
-        Each rank sends a block of one fixed size that begins with a checksum of its names. So ranks that
-        log different names learn it from the same collective, and none is left waiting.
+        Each rank sends a block of fixed size, which begins with a checksum of its names. Ranks that log different
+        names detect it from the checksums of this collective, so that no rank waits for the others.
 
         Raises:
-            LoggingError: ranks reduce different names here; says which rank logs what.
+            LoggingError: ranks have logged different names with `sync_dist`. The message says which rank logs what.
         """
         names = sorted(log.synced)
         checksum = float(crc32(repr([(name, log.synced[name].op) for name in names]).encode()))
@@ -121,7 +121,7 @@ class LogReduction:
         return ReducedLog(values, tuple(int(rank[4]) for rank in headers), *most)
 
     def merge_rows(self, rows: Sequence[Mapping[str, Partial]]) -> list[dict[str, float]]:
-        """Reduce the rows of single evaluation steps over the ranks that have as many. Collective."""
+        """Reduce the rows of single evaluation steps. A row is reduced over the ranks that have it. Collective."""
         everyone: list[Sequence[Mapping[str, Partial]]] = self._collectives.gather_objects(list(rows))
         merged = []
         for index in range(max(map(len, everyone))):
@@ -133,9 +133,9 @@ class LogReduction:
         return merged
 
     def _of_others(self, own: Mapping[str, Any], checksums: tuple[int, ...]) -> dict[str, float]:
-        """Return what this rank didn't log and others did, so that rank 0 writes it.
+        """Return the values that only other ranks have logged, so that rank 0 can write them. Collective.
 
-        That rank 0 alone logs more than the others is common, and then nothing is sent.
+        Often only rank 0 logs more than the others. Then no values are sent.
         """
         missing = self._missing.get(checksums)
         if missing is None:
@@ -149,7 +149,7 @@ class LogReduction:
         return {name: value for name, value in merged.items() if name not in own}
 
     def _reduce_by_name(self, log: RankLog, where: str) -> dict[str, float]:
-        """Reduce where ranks without data have nothing to log; refuse any other difference."""
+        """Reduce if only ranks without data lack names; refuse any other difference."""
         mine = {name: Partial(part.op, part.local(), part.weight) for name, part in log.synced.items()}
         everyone: list[tuple[bool, dict[str, Partial]]] = self._collectives.gather_objects(
             (log.had_batches, mine)

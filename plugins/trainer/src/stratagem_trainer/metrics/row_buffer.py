@@ -1,4 +1,4 @@
-"""`RowBuffer`: rows on their way to the loggers, in groups."""
+"""`RowBuffer`: collects rows, and passes them to the loggers in groups."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FLUSH_SECONDS = 1.0
 
 
 class RowBuffer:
-    """Keeps values as tensors until a group is written.
+    """Collects rows, whose values stay tensors until a group of rows is passed on.
 
     Args:
         loggers: empty on all ranks but 0.
-        unlogged: keys that loggers don't get, by now.
+        unlogged: keys that loggers don't get. It may grow later.
     """
 
     def __init__(self, loggers: Sequence[Logger], unlogged: Collection[str] = ()) -> None:
@@ -26,7 +26,7 @@ class RowBuffer:
         self._flushed_at = time.perf_counter()
 
     def write(self, step: int, epoch: int, values: dict[str, Value]) -> None:
-        """Add a row, which is the buffer's from now on; hands out a group that is full, or a second old."""
+        """Add a row, whose dict the buffer keeps. Passes rows on if there are 256, or if a second has passed."""
         if not self._loggers:
             return
         if self._unlogged:
@@ -36,7 +36,7 @@ class RowBuffer:
             self.hand_out()
 
     def hand_out(self) -> None:
-        """Hand all rows to the loggers; waits for the device."""
+        """Pass all rows to the loggers. Waits for the device."""
         numbers = iter(as_floats([value for _, _, values in self._rows for value in values.values()]))
         rows = [
             Row(step, epoch, {name: next(numbers) for name in values}) for step, epoch, values in self._rows

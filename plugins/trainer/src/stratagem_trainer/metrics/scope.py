@@ -1,4 +1,4 @@
-"""`Scope`: what is logged between two reductions, and under which names it comes out."""
+"""`Scope`: the values that are logged between two reductions, and the keys under which they are written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stratagem_trainer.metrics.metric_objects import path_in, refuse_unless_scal
 from stratagem_trainer.metrics.reduction import Partial
 
 POSITION = ("step", "epoch")
-"""What every row has anyway."""
+"""Columns of every row. No value may have these names."""
 
 
 class LogOptions(NamedTuple):
-    """How a name is logged; the same each time."""
+    """How a name is logged. Equal for all values of the name in a scope."""
 
     prog_bar: bool
     on_step: bool
@@ -29,19 +29,19 @@ class LogOptions(NamedTuple):
 
     @property
     def weighs(self) -> bool:
-        """Whether anything is made of how many samples a value stands for."""
+        """Return whether the reduction needs the weights of values."""
         return self.reduce_fx == "mean" and (self.on_epoch or self.sync_dist)
 
     def step_key(self, name: str) -> str:
-        """What the value of one step is called."""
+        """Return the key for the value of one step."""
         return _ending(name, "_step") if self.on_epoch else name
 
     def epoch_key(self, name: str) -> str:
-        """What the reduction over an epoch is called; where that isn't the name itself, it is that too."""
+        """Return the key for the value of the epoch. If it isn't `name`, the value is also available as `name`."""
         return _ending(name, "_epoch") if self.on_step else name
 
     def keys(self, name: str) -> tuple[str, ...]:
-        """All keys under which the name comes out: one, or `x_step`, `x_epoch` and `x`."""
+        """Return all keys of the name: one, or `x_step`, `x_epoch` and `x`."""
         both = self.on_step and self.on_epoch
         return (_ending(name, "_step"), _ending(name, "_epoch"), name) if both else (name,)
 
@@ -52,10 +52,10 @@ REDUCTIONS: Mapping[Any, str] = {
     torch.min: "min",
     torch.max: "max",
 }
-"""Functions that may be given in the place of a reduction's name."""
+"""torch function that may be passed as `reduce_fx` → name of the reduction."""
 
 LOADER = "/dataloader_idx_"
-"""Between a name and the number of the loader, where an evaluation has several."""
+"""Separates a name from the index of the loader, in evaluations with several loaders."""
 
 
 def _ending(name: str, ending: str) -> str:
@@ -64,45 +64,45 @@ def _ending(name: str, ending: str) -> str:
 
 
 class StepRow(NamedTuple):
-    """What one step logged."""
+    """The values that one step has logged."""
 
     values: dict[str, Value]
     weights: dict[str, Value]
 
 
 class Scope:
-    """What is logged between two reductions: a training epoch, or an evaluation.
+    """The values that are logged between two reductions: in a training epoch, or in an evaluation.
 
     Args:
-        stage: "train", or that of the evaluation.
-        suffix: what is appended to names: which of several loaders an evaluation reads.
+        stage: "train", "validate", "test" or "predict".
+        suffix: appended to names; it has the index of the loader, if an evaluation has several.
     """
 
     def __init__(self, stage: str, suffix: str = "") -> None:
         self.suffix = suffix
         self.objects: dict[str, nn.Module] = {}
-        """Name → the metric object that was logged with `on_epoch` since the last reduction."""
+        """Name → metric object that was logged with `on_epoch` since the last reduction."""
         self.is_training = stage == "train"
         self.in_step = not self.is_training
-        """Whether a step runs: a value that is logged outside one belongs to the epoch."""
+        """Whether a step is running. Values that are logged outside of steps belong to the epoch."""
         self.had_batches = False
-        """Whether a step of an evaluation has run on this rank."""
+        """Whether this rank has run a step of the evaluation."""
         self.num_batches = 0
-        """Steps of an evaluation that have run on this rank."""
+        """Number of the evaluation's steps that this rank has run."""
         self.step = StepRow({}, {})
         self._rows: list[StepRow] = []
         self.stage = stage
         self.asked: dict[tuple[Any, ...], LogOptions] = {}
-        """How a value was logged, in the caller's words, and whether in a step → what `read_options` returned."""
+        """Arguments of a call of `log`, and whether a step was running → the `LogOptions` for it."""
         self._options: dict[str, LogOptions] = {}
         self._owners: dict[str, str] = {}
         self._sums: dict[str, Accumulator] = {}
         self._loaded: set[str] = set()
         self._has_endings = False
-        """Whether the value of a step may have another key than its name."""
+        """Whether the key of a step's value may differ from its name."""
 
     def options(self, name: str) -> LogOptions:
-        """How `name`, which was logged before, is logged."""
+        """Return the options with which `name` was logged before."""
         return self._options[name]
 
     def read_options(
@@ -116,10 +116,10 @@ class Scope:
         sync_dist: bool | None,
         logger: bool = True,
     ) -> LogOptions:
-        """Fill in the defaults, and check a name that is logged for the first time, or in another way.
+        """Fill in the defaults, and check a name that is new or is logged with other options than before.
 
         Raises:
-            LoggingError: the value, the name or how it is logged isn't possible here.
+            LoggingError: the value, the name or an option isn't allowed here.
         """
         per_step = self.is_training and self.in_step
         options = LogOptions(
@@ -137,18 +137,18 @@ class Scope:
     def _first(self, name: str, value: Any, options: LogOptions) -> None:
         known = self._options.get(name)
         if known is not None and name in self._loaded:
-            # The module logs it in another way than when the checkpoint was written.
+            # The module now logs the name with other options than when the checkpoint was written.
             self._loaded.discard(name)
             self._sums.pop(name, None)
             self.objects.pop(name, None)
         elif known is not None:
             raise LoggingError(
-                f"{name!r} was logged with {_described(known)} before, and with {_described(options)} now: "
-                "log it in one way"
+                f"{name!r} was logged with {_described(known)} before, and is logged with {_described(options)} now: "
+                "use the same options each time"
             )
         if name in POSITION:
             raise LoggingError(
-                f"{name!r} is a column of every row of metrics already: log it by another name"
+                f"{name!r} is a column of every row of metrics already: log it under another name"
             )
         if self.stage == "predict":
             raise LoggingError(
@@ -156,12 +156,12 @@ class Scope:
             )
         if options.on_step and not self.in_step:
             raise LoggingError(
-                f"{name!r} is logged with on_step=True where no step runs: leave on_step out, and it belongs to the "
-                "epoch"
+                f"{name!r} is logged with on_step=True while no step is running: leave out on_step, and it is logged "
+                "for the epoch"
             )
         refuse_unless_scalar(name, value)
         if isinstance(value, torch.Tensor) and value.is_complex():
-            raise LoggingError(f"{name!r} is complex: log its real part, imaginary part or size")
+            raise LoggingError(f"{name!r} is complex: log its real part, imaginary part or absolute value")
         if options.reduce_fx not in ("mean", "sum", "min", "max"):
             raise LoggingError(
                 f"{name!r} has reduce_fx={options.reduce_fx!r}, which must be one of mean, sum, min, max"
@@ -177,13 +177,13 @@ class Scope:
         self._has_endings = self._has_endings or options.step_key(name) != name
 
     def by_step_key(self, values: dict[str, Value]) -> dict[str, Value]:
-        """Return what a step logged by the keys that files have."""
+        """Return a step's values by the keys that are written to files."""
         if not self._has_endings:
             return values
         return {self._options[name].step_key(name): value for name, value in values.items()}
 
     def add(self, name: str, value: Value, weight: Value, options: LogOptions) -> None:
-        """Add a value that stands for `weight` samples."""
+        """Add a value with a weight, such as its number of samples."""
         if options.on_step:
             self.step.values[name] = value
             self.step.weights[name] = weight
@@ -194,33 +194,33 @@ class Scope:
             total.add(value, weight)
 
     def take_step(self) -> StepRow:
-        """Return what the step logged, and begin the next."""
+        """Return what the step has logged, and begin the next step."""
         row, self.step = self.step, StepRow({}, {})
         return row
 
     def take_values(self) -> dict[str, Value]:
-        """Return what the step logged by the keys that files have, and begin the next."""
+        """Return a step's values by the keys that are written to files, and begin the next step."""
         values = self.step.values
         taken = self.by_step_key(values) if self._has_endings else values.copy()
         values.clear()
         return taken
 
     def drop_step(self) -> None:
-        """Forget what the step logged, and begin the next."""
+        """Discard what the step has logged, and begin the next step."""
         if self.step.values:
             self.step = StepRow({}, {})
 
     def end_evaluation_step(self) -> None:
-        """Keep what an evaluation's step logged as a separate row."""
+        """End a step of an evaluation. What it has logged becomes a row."""
         self.had_batches = True
         self.num_batches += 1
         if self.step.values:
-            # Those before it that logged nothing: a row's place is its batch's.
+            # Add empty rows for steps that logged nothing: a row's index is that of its batch.
             self._rows += [StepRow({}, {})] * (self.num_batches - 1 - len(self._rows))
             self._rows.append(self.take_step())
 
     def take_rows(self) -> list[dict[str, Partial]]:
-        """Return what single evaluation steps logged, in their order; waits for the device."""
+        """Return and clear the rows of single evaluation steps, in order. Waits for the device."""
         if self.step.values and not self.is_training:
             self._rows.append(self.take_step())  # logged after the last step
         rows, self._rows = self._rows, []
@@ -237,24 +237,24 @@ class Scope:
         ]
 
     def take_sums(self) -> dict[str, Partial]:
-        """Return what was added up, and begin again; waits for the device."""
+        """Return and clear the accumulated values. Waits for the device."""
         parts = {name: total.partial() for name, total in self._sums.items()}
         self._sums.clear()
         return parts
 
     def state(self) -> dict[str, list[Any]]:
-        """What was added up so far, and how it was logged; waits for the device."""
+        """Return the accumulated values and their options. Waits for the device."""
         return {name: [list(self._options[name]), total.state()] for name, total in self._sums.items()}
 
     def load(self, state: Mapping[str, list[Any]]) -> None:
-        """Restore what `state` returned: a resumed epoch may end before any of it is logged again."""
+        """Restore what `state` returned, with options: a resumed epoch may end before a name is logged again."""
         self._sums = {name: Accumulator(*total) for name, (_, total) in state.items()}
         self._options = {name: LogOptions(*options) for name, (options, _) in state.items()}
         self._loaded, self._has_endings = set(state), True
         self.asked.clear()
 
     def objects_state(self, module: nn.Module) -> dict[str, list[Any]]:
-        """The metric objects that were logged so far, by path, and how."""
+        """Return the path and the options of each metric object that was logged so far."""
         return {
             name: [path_in(module, each, name, None), list(self._options[name])]
             for name, each in self.objects.items()

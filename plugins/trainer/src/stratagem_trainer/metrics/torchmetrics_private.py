@@ -1,6 +1,6 @@
-"""What torchmetrics keeps to itself, and a trainer needs: all private names of it that are used are here.
+"""All private names of torchmetrics that the trainer uses.
 
-plugins/trainer/tests/metrics/test_torchmetrics_private.py fails when it changes one.
+plugins/trainer/tests/metrics/test_torchmetrics_private.py fails if torchmetrics changes one.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from torch import nn
 
 
 def reductions_of(metric: nn.Module) -> dict[str, Callable[[Any], Any] | None]:
-    """State → how ranks' values are reduced, as passed to `add_state`; None stacks them."""
+    """Return, for each state, the function that reduces its values over ranks; None if they are only stacked."""
     return dict(metric._reductions)  # type: ignore[arg-type]  # a torchmetrics.Metric
 
 
 def value_of_batch(metric: nn.Module) -> Any:
-    """The last batch's value, as calling the metric returned it; None after an `update` or a `reset`."""
+    """Return the value of the last batch, if the metric was called; None after an `update` or a `reset`."""
     return metric._forward_cache
 
 
 def count_of_updates(metric: nn.Module) -> int:
-    """How many updates are in its states."""
+    """Return the number of updates since the last reset."""
     return int(metric._update_count)  # type: ignore[arg-type]  # a torchmetrics.Metric
 
 

@@ -1,1 +1,1 @@
-"""What users derive from: `Module`, its hooks and its hyperparameters."""
+"""`Module`, the base class of users' modules, with its hooks and hyperparameters."""

@@ -1,6 +1,6 @@
-"""Refuses methods that look like hooks of a trainer and that nothing would ever call.
+"""Refuse methods that look like hooks of a trainer, but that nothing would call.
 
-A method that the program calls itself may have any name: of such a one there is only a warning.
+A method that the program calls itself may have any name: it only causes a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ELSEWHERE = {
     "training_epoch_end": "it is now called on_train_epoch_end and takes no outputs",
     "validation_epoch_end": "it is now called on_validation_epoch_end and takes no outputs",
 }
-"""Hooks of other trainers, and what does the same here."""
+"""Hooks of other trainers → what to do instead."""
 _ARGUMENTS = {hook.name: hook.arguments for hook in TABLE}
 _METHODS = tuple(
     name for each in (TransferHooks, ModuleHooks, Module) for name in vars(each) if not name.startswith("_")
@@ -37,7 +37,7 @@ _OF_DATA = tuple(name for name in dir(DataModule) if not name.startswith("_"))
 
 
 def refuse_uncalled(module: Module) -> None:
-    """Refuse a module with a method that another trainer would call, or whose name is nearly a hook's.
+    """Refuse a module with a hook of another trainer, or with a method whose name is nearly that of a hook.
 
     Raises:
         ConfigError: names the method, and what to do instead.
@@ -58,7 +58,7 @@ def refuse_uncalled(module: Module) -> None:
                 type(module),
                 Module,
                 name,
-                f"{owner} defines {name}, which is called of callbacks only: put it into a Callback",
+                f"{owner} defines {name}, which is a hook of callbacks only: define it in a Callback",
             )
             continue
         near = [match for match in get_close_matches(name, _METHODS, 3, 0.92) if match not in names]
@@ -78,8 +78,8 @@ def refuse_uncalled_hooks(callback: Callback, is_lenient: bool = False) -> None:
     """Refuse a callback with a method that begins with "on_" and isn't a hook.
 
     Args:
-        callback: of a trainer or a module.
-        is_lenient: only warn of such a method.
+        callback: callback of a trainer or a module.
+        is_lenient: whether to only warn about such a method.
 
     Raises:
         ConfigError: names the method and the nearest hooks.
@@ -99,7 +99,7 @@ def refuse_uncalled_hooks(callback: Callback, is_lenient: bool = False) -> None:
 
 
 def refuse_uncalled_of_data(data: DataModule) -> None:
-    """Refuse a data module with a method that begins with "on_", or nearly has a hook's name, and is none.
+    """Refuse a data module with a method that looks like a hook, but isn't one.
 
     Raises:
         ConfigError: names the method and the nearest hooks.
@@ -116,12 +116,12 @@ def refuse_uncalled_of_data(data: DataModule) -> None:
                 type(data),
                 DataModule,
                 name,
-                f"{owner} defines {name}, which is never called of data modules; nearest: {known}",
+                f"{owner} defines {name}, which is never called on data modules; nearest: {known}",
             )
 
 
 def _refuse_or_warn(kind: type, base: type, name: str, reason: str, is_lenient: bool = False) -> None:
-    """Refuse a method that no trainer calls; only warn where the program calls it itself."""
+    """Refuse a method that no trainer calls. Only warn if the program calls it itself."""
     is_lenient = is_lenient or warns_of_hooks(kind)
     if not is_lenient and not calls_itself(kind, base, name):
         raise ConfigError(reason)
@@ -129,26 +129,26 @@ def _refuse_or_warn(kind: type, base: type, name: str, reason: str, is_lenient: 
 
 
 def warns_of_hooks(kind: type) -> bool:
-    """Whether a class of modules, data modules or trainers says that uncalled hooks are only warned of."""
+    """Return whether a class of modules, data modules or trainers has `uncalled_hooks = "warn"`."""
     return getattr(kind, "uncalled_hooks", "refuse") == "warn"
 
 
 class UncalledHookWarning(UserWarning):
-    """A method looks like a hook, and no trainer calls it."""
+    """A method looks like a hook, but no trainer calls it."""
 
 
 def _own_methods(kind: type, base: type) -> Iterator[tuple[str, object]]:
-    """The functions that classes between `kind` and `base` define."""
+    """Yield the functions of classes between `kind` and `base`."""
     for each in kind.__mro__:
         if issubclass(each, base) and each is not base:
             yield from ((name, value) for name, value in vars(each).items() if callable(value))
 
 
 def _refuse_wrong_step(owner: str, name: str, method: object) -> None:
-    """Refuse a step that takes neither a batch nor a batch and its index, or the loader's iterator."""
+    """Refuse a step that takes the loader's iterator, or can't be called with a batch, or a batch and its index."""
     if "dataloader_iter" in signature(method).parameters:  # type: ignore[arg-type]  # signature refuses what isn't callable
         raise ConfigError(
-            f"{owner}.{name} takes dataloader_iter, and is called with (batch, batch_idx): take these"
+            f"{owner}.{name} takes dataloader_iter, but is called with (batch, batch_idx): take these"
         )
     taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]  # signature refuses what isn't callable
     for count in (1, 2, 3):
@@ -158,12 +158,12 @@ def _refuse_wrong_step(owner: str, name: str, method: object) -> None:
             continue
         return
     raise ConfigError(
-        f"{owner}.{name} takes {taken}, and is called with (batch, batch_idx): take these, or the batch alone"
+        f"{owner}.{name} takes {taken}, but is called with (batch, batch_idx): take these, or only the batch"
     )
 
 
 def _refuse_wrong_arguments(owner: str, name: str, method: object, given: tuple[str, ...]) -> None:
-    """Refuse a method that can't be called with what its hook is called with."""
+    """Refuse a method that can't be called with the arguments of its hook."""
     taken = signature(method).replace(return_annotation=Signature.empty)  # type: ignore[arg-type]  # signature refuses what isn't callable
     of_evaluation = given[-1:] == ("batch_idx",) and not name.startswith("on_train")
     index = {LOADER_INDEX: 0} if of_evaluation and LOADER_INDEX in taken.parameters else {}
@@ -171,6 +171,6 @@ def _refuse_wrong_arguments(owner: str, name: str, method: object, given: tuple[
         taken.bind(*given, **index)
     except TypeError:
         raise ConfigError(
-            f"{owner}.{name} takes {taken}, and is called with ({', '.join(given)}): take these, or give a method of "
-            "your own another name"
+            f"{owner}.{name} takes {taken}, but is called with ({', '.join(given)}): take these, or rename your "
+            "method if it isn't meant as a hook"
         ) from None

@@ -1,4 +1,4 @@
-"""`ModuleHooks`: the methods of a module that a trainer calls at named moments."""
+"""`ModuleHooks`: the methods of a module that a trainer calls while it runs."""
 
 from __future__ import annotations
 
@@ -12,79 +12,79 @@ from stratagem_trainer.data.transfer_hooks import TransferHooks
 
 
 class ModuleHooks(TransferHooks):
-    """Methods that do nothing, or what the loop does, until a module overrides them.
+    """The hooks of a module. By default, they do nothing, or what the loop does without them.
 
-    docs/guides/module-hooks.md has all, in order.
+    docs/guides/module-hooks.md lists all, in order.
 
-    A method that isn't overridden costs nothing: only those that are get called, on every rank.
+    Only overridden hooks are called, on every rank. Others cost nothing.
     """
 
     if TYPE_CHECKING:
         clip_gradients: Callable[..., None]
 
     def prepare_data(self) -> None:
-        """Once per node, before `setup`: downloads; nothing may be kept in the module."""
+        """Download data. Called once per node, before `setup`. Don't keep anything in the module here."""
 
     def setup(self, stage: str) -> None:
-        """Called on every rank, before `configure_model`; `stage` is "fit", "validate", "test" or "predict"."""
+        """Set up the module. Called on every rank before `configure_model`, with the name of the stage."""
 
     def on_fit_start(self) -> None:
-        """Before a fit's first batch."""
+        """Called before a fit's first batch."""
 
     def on_train_start(self) -> None:
-        """Before the first epoch."""
+        """Called before the first epoch."""
 
     def on_train_epoch_start(self) -> None:
-        """Before the first batch of an epoch."""
+        """Called before the first batch of an epoch."""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> Any:
-        """Before a micro-batch's forward; -1 ends the epoch."""
+        """Called before a micro-batch's forward. Return -1 to end the epoch."""
 
     def on_before_backward(self, loss: torch.Tensor) -> None:
-        """After `training_step`, before backward."""
+        """Called after `training_step`, before backward."""
 
     def on_after_backward(self) -> None:
-        """After backward; under some strategies gradients aren't reduced yet."""
+        """Called after backward. Under some strategies, gradients aren't reduced yet."""
 
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
     ) -> None:
-        """Step an optimizer: override it for a warm-up, or to leave out steps.
+        """Step an optimizer. Override it for a warm-up, or to skip steps.
 
         Args:
-            epoch: the current one.
-            batch_idx: of the last micro-batch of the step.
+            epoch: index of the current epoch.
+            batch_idx: index of the step's last micro-batch.
             optimizer: its `step` unscales gradients, calls `on_before_optimizer_step`, clips and steps, as without
-                this override. Where it isn't called, gradients are dropped and `global_step` stays.
-            optimizer_closure: for `optimizer.step`; returns the loss. Gradients are there before this method is
-                called, unless the optimizer evaluates the loss itself (LBFGS).
+                this override. If you don't call it, gradients are dropped and `global_step` doesn't increase.
+            optimizer_closure: pass it to `optimizer.step`. It returns the loss. Gradients are computed before this
+                method is called, except for optimizers such as LBFGS that call the closure.
         """
         optimizer.step(closure=optimizer_closure)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Before an optimizer's gradients are clipped."""
+        """Called before an optimizer's gradients are clipped."""
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None, gradient_clip_algorithm: str | None
     ) -> None:
-        """Limit gradients, which are reduced over ranks and unscaled; the values are the trainer's."""
+        """Clip gradients with the trainer's values. They are reduced over ranks and unscaled before."""
         self.clip_gradients(
             optimizer, gradient_clip_val=gradient_clip_val, gradient_clip_algorithm=gradient_clip_algorithm
         )
 
     def on_before_zero_grad(self, optimizer: Optimizer) -> None:
-        """After its step, before its gradients are dropped."""
+        """Called after the optimizer's step, before its gradients are dropped."""
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
-        """Drop an optimizer's gradients; `optimizer.zero_grad(set_to_none=False)` fills them with zeros."""
+        """Drop an optimizer's gradients. `optimizer.zero_grad(set_to_none=False)` fills them with zeros."""
         optimizer.zero_grad()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step a scheduler that is due: override it for one whose `step` takes something else.
+        """Step a scheduler that is due. Override it if the scheduler's `step` takes other arguments.
 
         Args:
-            scheduler: as `configure_optimizers` returned it.
-            metric: the latest value of its `monitor`, equal on all ranks; None where it takes no metric.
+            scheduler: the object that `configure_optimizers` returned.
+            metric: the latest value of its `monitor`, equal on all ranks; None if it takes no metric.
         """
         if metric is None:
             scheduler.step()
@@ -92,76 +92,76 @@ class ModuleHooks(TransferHooks):
             scheduler.step(metric)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After backward and, at a window's end, the step."""
+        """Called after backward, and after the step if the batch ends a window."""
 
     def on_validation_start(self) -> None:
-        """Before a validation."""
+        """Called before a validation."""
 
     def on_validation_epoch_start(self) -> None:
-        """Before the first batch of a validation."""
+        """Called before the first batch of a validation."""
 
     def on_validation_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Before the step of a batch, which is on the device."""
+        """Called before the step of a batch. The batch is on the device."""
 
     def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After the step of a batch."""
+        """Called after the step of a batch."""
 
     def on_validation_epoch_end(self) -> None:
-        """After the last batch of a validation; what is logged counts for it."""
+        """Called after the last batch of a validation. You can log values of the whole validation here."""
 
     def on_validation_end(self) -> None:
-        """After a validation; its metrics are reduced over ranks by now."""
+        """Called after a validation. Its metrics have been reduced over ranks."""
 
     def on_test_start(self) -> None:
-        """Before a test."""
+        """Called before a test."""
 
     def on_test_epoch_start(self) -> None:
-        """Before the first batch of a test."""
+        """Called before the first batch of a test."""
 
     def on_test_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Before the step of a batch, which is on the device."""
+        """Called before the step of a batch. The batch is on the device."""
 
     def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After the step of a batch."""
+        """Called after the step of a batch."""
 
     def on_test_epoch_end(self) -> None:
-        """After the last batch of a test; what is logged counts for it."""
+        """Called after the last batch of a test. You can log values of the whole test here."""
 
     def on_test_end(self) -> None:
-        """After a test; its metrics are reduced over ranks by now."""
+        """Called after a test. Its metrics have been reduced over ranks."""
 
     def on_predict_start(self) -> None:
-        """Before a prediction."""
+        """Called before a prediction."""
 
     def on_predict_epoch_start(self) -> None:
-        """Before the first batch of a prediction."""
+        """Called before the first batch of a prediction."""
 
     def on_predict_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Before the step of a batch, which is on the device."""
+        """Called before the step of a batch. The batch is on the device."""
 
     def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After the step of a batch."""
+        """Called after the step of a batch."""
 
     def on_predict_epoch_end(self) -> None:
-        """After the last batch of a prediction; what is logged counts for it."""
+        """Called after the last batch of a prediction."""
 
     def on_predict_end(self) -> None:
-        """After a prediction; its metrics are reduced over ranks by now."""
+        """Called after a prediction."""
 
     def on_train_epoch_end(self) -> None:
-        """After an epoch's last batch and its validation."""
+        """Called after an epoch's last batch and its validation."""
 
     def on_train_end(self) -> None:
-        """After the last epoch."""
+        """Called after the last epoch."""
 
     def on_fit_end(self) -> None:
-        """After a fit."""
+        """Called after a fit."""
 
     def on_save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Before a checkpoint is written; rank 0's additions are kept."""
+        """Called before a checkpoint is written. What rank 0 adds to `state` is saved."""
 
     def on_load_checkpoint(self, state: dict[str, Any]) -> None:
-        """When one is loaded, with what was added."""
+        """Called when a checkpoint is loaded. `state` has what `on_save_checkpoint` added."""
 
     def teardown(self, stage: str) -> None:
-        """At the end of a stage that wasn't ended by an error."""
+        """Clean up. Called at the end of a stage, unless an error ended it."""

@@ -1,7 +1,7 @@
-"""Hyperparameters in checkpoints: values that a checkpoint's state can have; classes and functions by their names.
+"""Encode hyperparameters for checkpoints. Classes and functions are saved by name.
 
-A name is never imported. It stands for an object that the one who loads has named: in the signature of the class that
-is loaded, or in `allowed`. So no checkpoint makes a program run what it wouldn't have run.
+Loading never imports a name. A name stands for an object that the caller provides: one in the signature of the loaded
+class, or in `allowed`. So a checkpoint can't make a program run code that it wouldn't run otherwise.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from torch import nn
 from stratagem.errors import CheckpointError
 
 MOST_BYTES = 2**20
-"""Largest size of a tensor among hyperparameters."""
+"""Size limit of a tensor among hyperparameters."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, range)
 _TAG = "@"
 
 
-class Unsaved(Exception):  # noqa: N818 - not an error: who catches it leaves the value out
-    """A value that a checkpoint can't keep; says why, as a part of a sentence that begins with "it"."""
+class Unsaved(Exception):  # noqa: N818 - not an error: callers leave the value out of the checkpoint
+    """A value that can't be saved in a checkpoint. The message is the reason, a clause for the subject "it"."""
 
 
 def name_of(thing: Any) -> str:
-    """How checkpoints name a class or a function: "module:qualname"."""
+    """Return the name of a class or function in checkpoints: "module:qualname"."""
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
 def encoded(value: Any, path: str) -> Any:
-    """Return what a checkpoint's state can have.
+    """Return a value as a checkpoint's state may hold it.
 
     Raises:
-        Unsaved: it can't be kept.
+        Unsaved: it can't be saved.
     """
     for kinds, encode in _ENCODERS:
         if isinstance(value, kinds):
@@ -59,15 +59,15 @@ def encoded(value: Any, path: str) -> Any:
 
 
 def decoded(value: Any, named: Mapping[str, Any], where: str) -> Any:
-    """Return what was encoded.
+    """Return the value that `encoded` was called with.
 
     Args:
-        value: from a checkpoint.
-        named: name → class or function, of those that it may name.
-        where: how errors call it.
+        value: an encoded value from a checkpoint.
+        named: name → class or function, of those that the value may name.
+        where: name of the value in error messages.
 
     Raises:
-        CheckpointError: it names another, or isn't what `encoded` returns.
+        CheckpointError: it names another class or function, or wasn't made by `encoded`.
     """
     if isinstance(value, (list, tuple, set, frozenset)):
         return type(value)(decoded(each, named, where) for each in value)
@@ -85,7 +85,7 @@ def decoded(value: Any, named: Mapping[str, Any], where: str) -> Any:
 
 
 def named_by(kind: type, allowed: Iterable[Any]) -> dict[str, Any]:
-    """Name → what checkpoints of `kind` may name: what its constructors' signatures name, and what is allowed."""
+    """Return name → object that checkpoints of `kind` may name: those in its signatures, and the `allowed` ones."""
     found: dict[str, Any] = {}
     for each in (*allowed, *_in_signatures(kind)):
         if hasattr(each, "__qualname__") and hasattr(each, "__module__"):
@@ -94,7 +94,7 @@ def named_by(kind: type, allowed: Iterable[Any]) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """Return something JSON-able for people to read."""
+    """Return a value as JSON-serializable data for people to read."""
     if isinstance(value, np.generic) and not isinstance(value, (bool, int, float, str)):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -125,7 +125,7 @@ def _in_signatures(kind: type) -> Iterator[Any]:
         try:
             hints = typing.get_type_hints(init)
         except (NameError, TypeError, AttributeError):
-            hints = {}  # of names that are there for type checkers alone
+            hints = {}  # some names are imported for type checkers only
         for hint in hints.values():
             yield from _in_hint(hint, seen)
 
@@ -150,21 +150,23 @@ def _in_hint(hint: Any, seen: set[int]) -> Iterator[Any]:
 def _named(name: str, named: Mapping[str, Any], where: str) -> Any:
     if name not in named:
         raise CheckpointError(
-            f"{where} names {name}, which the signature of the class that is loaded doesn't name: pass it as an "
+            f"{where} names {name}, which isn't in the signature of the class that is loaded: pass it as an "
             f"argument, or allowed=[{name.rpartition(':')[2]}]"
         )
     return named[name]
 
 
 def dataclass_named(name: str, named: Mapping[str, Any], where: str) -> Any:
-    """Return the dataclass of a name. Nothing but dataclasses is called.
+    """Return the dataclass with this name. Only dataclasses are called while loading.
 
     Raises:
-        CheckpointError: it isn't named, or is none.
+        CheckpointError: the name isn't in `named`, or isn't a dataclass.
     """
     kind = _named(name, named, where)
     if not (isinstance(kind, type) and is_dataclass(kind)):
-        raise CheckpointError(f"{where} has a value of {name}, which is no dataclass: use another checkpoint")
+        raise CheckpointError(
+            f"{where} has a value of {name}, which is not a dataclass: use another checkpoint"
+        )
     return kind
 
 
@@ -184,7 +186,7 @@ def _tensor(value: torch.Tensor, path: str) -> torch.Tensor:
 
 
 def _no_module(value: nn.Module, path: str) -> Any:
-    raise Unsaved(f"has a module ({type(value).__qualname__}), whose weights a checkpoint has anyway")
+    raise Unsaved(f"has a module ({type(value).__qualname__}), whose weights are saved in checkpoints anyway")
 
 
 def _partial(value: partial[Any], path: str) -> Any:
@@ -219,11 +221,11 @@ _ENCODERS: tuple[tuple[Any, Callable[[Any, str], Any]], ...] = (
     (partial, _partial),
     ((list, tuple, set, frozenset), _sequence),
 )
-"""Types → what encodes them; the first that fits."""
+"""Types → function that encodes them. The first match is used."""
 
 
 def _base(value: Any) -> Any:
-    """Return a value of a subclass, as of a string's, in the type itself."""
+    """Convert a value of a subclass of str, bytes or a number type to that type."""
     kinds: tuple[Callable[[Any], Any], ...] = (str, bytes, int, float, complex)
     return next(kind(value) for kind in kinds if isinstance(value, kind))  # type: ignore[arg-type]  # each is a class, too
 
@@ -236,7 +238,7 @@ def _partial_of(content: Any, named: Mapping[str, Any], where: str) -> Any:
 def _enum_of(content: Any, named: Mapping[str, Any], where: str) -> Any:
     kind = _named(content[0], named, where)
     if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
-        raise ValueError(f"{content[0]} is no enum")
+        raise ValueError(f"{content[0]} is not an enum")
     return kind[content[1]]
 
 

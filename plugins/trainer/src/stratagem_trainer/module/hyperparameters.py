@@ -1,4 +1,4 @@
-"""`save_hyperparameters` and `hparams`: the arguments that a module was made with, which its checkpoints keep."""
+"""`save_hyperparameters` and `hparams`: save the constructor arguments of a module, in its checkpoints too."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stratagem_trainer.module.hyperparameter_values import Unsaved, encoded, nam
 
 
 class Hyperparameters(dict[str, Any]):
-    """A dict whose items are attributes, too."""
+    """A dict whose items are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in self:
-            raise AttributeError(f"there is no hyperparameter {name!r}; there are {sorted(self)}")
+            raise AttributeError(f"there is no hyperparameter {name!r}; available: {sorted(self)}")
         return self[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -32,14 +32,14 @@ class Hyperparameters(dict[str, Any]):
 
 
 class HyperparametersMixin:
-    """Keeps the arguments of a constructor."""
+    """Saves the arguments of a constructor."""
 
     _hparams: Hyperparameters | None = None
     _hparams_initial: Hyperparameters | None = None
     _hparams_whole: tuple[str, str] | None = None
-    """Where all are in one argument: its name, and "attributes", "namespace" or the name of its dataclass."""
+    """If one argument holds all hyperparameters: its name, and "attributes", "namespace" or its dataclass's name."""
     _hparams_called: tuple[str, ...] = ()
-    """What the object's own class was called with, of all that its base classes' constructors got."""
+    """Names of the arguments of the object's own class, without those of its base classes' constructors."""
     _logs_hparams = True
 
     def save_hyperparameters(
@@ -49,21 +49,21 @@ class HyperparametersMixin:
         logger: bool = True,
         frame: FrameType | None = None,
     ) -> None:
-        """Keep the constructor's arguments in `hparams`, and in checkpoints; call it in `__init__`.
+        """Save the constructor's arguments in `hparams` and in checkpoints. Call it in `__init__`.
 
-        A subclass's arguments are kept, too, when its `__init__` has called this one. Values are as they are by now.
-        What can't be kept in a checkpoint (a module, a lambda, an open file) stays in `hparams` alone, and a warning
-        names it: `load_from_checkpoint` then needs it as an argument. Nothing is pickled.
+        It also saves the arguments of a subclass whose `__init__` calls this one. It saves the current values of the
+        arguments. A value that can't be saved in a checkpoint, such as a module, a lambda or an open file, is only in
+        `hparams`, and a warning names it: pass it to `load_from_checkpoint`. Nothing is pickled.
 
         Args:
-            names: of the arguments to keep; all where none is given. Or one mapping, `argparse.Namespace` or
-                dataclass, whose items are kept.
+            names: names of the arguments to save; all if none is given. Or one mapping, `argparse.Namespace` or
+                dataclass, whose items are saved.
             ignore: names of arguments to leave out.
             logger: whether the loggers of a fit get them.
-            frame: of the `__init__`, where it isn't the caller.
+            frame: the frame of `__init__`, if that isn't the caller.
 
         Raises:
-            ConfigError: it isn't called by `__init__`, or there is no such argument.
+            ConfigError: it isn't called in `__init__`, or there is no such argument.
         """
         # patch: hyperparameters
         given, self._hparams_called = _arguments(self, frame or sys._getframe(1))
@@ -72,7 +72,7 @@ class HyperparametersMixin:
         if whole:
             if len(names) > 1:
                 raise ConfigError(
-                    f"save_hyperparameters got {len(names)} arguments, one of them a {type(whole[0]).__name__}: give "
+                    f"save_hyperparameters got {len(names)} arguments, one of them a {type(whole[0]).__name__}: pass "
                     "names, or one mapping, Namespace or dataclass"
                 )
             kind, values = _items(whole[0])
@@ -89,7 +89,7 @@ class HyperparametersMixin:
         values = {name: value for name, value in values.items() if name not in left_out}
         for name, reason in _unsaved(values).items():
             warnings.warn(
-                f"save_hyperparameters can't keep {name!r} in checkpoints: it {reason}; load_from_checkpoint will "
+                f"save_hyperparameters can't save {name!r} in checkpoints: it {reason}; load_from_checkpoint will "
                 f"need {name}=…, and ignore=[{name!r}] leaves it out without this warning",
                 stacklevel=2,
             )
@@ -99,22 +99,22 @@ class HyperparametersMixin:
 
     @property
     def hparams(self) -> Hyperparameters:
-        """What `save_hyperparameters` kept, as items and as attributes; checkpoints get it as it is by then."""
+        """The saved hyperparameters, as items and attributes. Checkpoints get their values at the time of saving."""
         if self._hparams is None:
             self._hparams = Hyperparameters()
         return self._hparams
 
     @hparams.setter
     def hparams(self, value: Any) -> None:
-        raise ConfigError("hparams isn't assigned: call self.save_hyperparameters(…) in __init__")
+        raise ConfigError("hparams can't be assigned: call self.save_hyperparameters(…) in __init__")
 
     @property
     def hparams_initial(self) -> Hyperparameters:
-        """A copy of what `save_hyperparameters` kept, as it was then."""
+        """A copy of the hyperparameters at the time of `save_hyperparameters`."""
         return _copied(self._hparams_initial or {})
 
     def hyperparameter_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, without code; see `stratagem_trainer.module.hyperparameter_values`."""
+        """Return the part of a checkpoint's state for `load_from_checkpoint`. See `hyperparameter_values.encoded`."""
         skipped = _unsaved(self.hparams)
         values = {name: encoded(value, name) for name, value in self.hparams.items() if name not in skipped}
         return {
@@ -125,7 +125,7 @@ class HyperparametersMixin:
         }
 
     def logged_hyperparameters(self) -> dict[str, Any]:
-        """What loggers get: JSON-able, of classes and functions their names."""
+        """Return JSON-serializable values for loggers. Classes and functions are given by name."""
         if not self._logs_hparams:
             return {}
         skipped = _unsaved(self.hparams)
@@ -133,10 +133,10 @@ class HyperparametersMixin:
 
 
 def logged_together(module: HyperparametersMixin, data: HyperparametersMixin | None) -> dict[str, Any]:
-    """What loggers get of a module and its data module.
+    """Return the hyperparameters of a module and its data module for loggers.
 
     Raises:
-        ConfigError: both have one of a name, with different values.
+        ConfigError: both have a hyperparameter of the same name with different values.
     """
     of_module = module.logged_hyperparameters()
     of_data = {} if data is None else data.logged_hyperparameters()
@@ -144,15 +144,15 @@ def logged_together(module: HyperparametersMixin, data: HyperparametersMixin | N
     if differ:
         name, owners = differ[0], (type(module).__qualname__, type(data).__qualname__)
         raise ConfigError(
-            f"hyperparameter {name!r} is {of_module[name]!r} of {owners[0]} and {of_data[name]!r} of {owners[1]}: "
-            "loggers take one; give it another name in one of them, or call "
+            f"hyperparameter {name!r} is {of_module[name]!r} in {owners[0]} and {of_data[name]!r} in {owners[1]}, "
+            "but loggers take one value: rename it in one of them, or call "
             "save_hyperparameters(logger=False) there"
         )
     return {**of_module, **of_data}
 
 
 def _arguments(owner: object, frame: FrameType | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the arguments of the constructors of `owner` that run now, and the names of the outermost one's."""
+    """Return the arguments of the running constructors of `owner`, and the names of the outermost one's."""
     found: dict[str, Any] = {}
     called: tuple[str, ...] = ()
     is_constructor = False
@@ -162,11 +162,11 @@ def _arguments(owner: object, frame: FrameType | None) -> tuple[dict[str, Any], 
             names, rest, keywords, values = inspect.getargvalues(frame)
             if rest is not None and values[rest]:
                 warnings.warn(
-                    f"save_hyperparameters can't keep *{rest} of {type(owner).__qualname__}, which have no names: "
-                    "give them as keywords",
+                    f"save_hyperparameters can't save *{rest} of {type(owner).__qualname__}, which have no names: "
+                    "pass them as keywords",
                     stacklevel=3,
                 )
-            # The first one is the object itself.
+            # The first argument is `self`.
             own = {name: values[name] for name in names[1:] if name in values}
             own.update(values[keywords] if keywords is not None else {})
             called = tuple(own)
@@ -174,7 +174,7 @@ def _arguments(owner: object, frame: FrameType | None) -> tuple[dict[str, Any], 
         frame = frame.f_back
     if not is_constructor:
         raise ConfigError(
-            f"save_hyperparameters keeps the arguments of {type(owner).__qualname__}.__init__: call it there"
+            f"save_hyperparameters saves the arguments of {type(owner).__qualname__}.__init__: call it there"
         )
     return found, called
 
@@ -192,13 +192,13 @@ def _items(whole: Any) -> tuple[str, dict[str, Any]]:
     if is_dataclass(whole) and not isinstance(whole, type):
         return name_of(type(whole)), {field.name: getattr(whole, field.name) for field in fields(whole)}
     raise ConfigError(
-        f"save_hyperparameters got a {type(whole).__name__}: give names of arguments, or a mapping, Namespace or "
+        f"save_hyperparameters got a {type(whole).__name__}: pass names of arguments, or a mapping, Namespace or "
         "dataclass"
     )
 
 
 def _unsaved(values: Mapping[str, Any]) -> dict[str, str]:
-    """Name → why it can't be saved."""
+    """Return name → reason why the value can't be saved."""
     found = {}
     for name, value in values.items():
         try:

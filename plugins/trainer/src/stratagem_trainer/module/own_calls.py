@@ -1,4 +1,4 @@
-"""Whether a program calls a method itself: asked of methods that look like hooks and that no trainer calls."""
+"""Find out whether a program itself calls a method that looks like a hook but that no trainer calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def calls_itself(kind: type, base: type, name: str) -> bool:
-    """Whether code of a class, or of the modules that define it, refers to `name`.
+    """Return whether code of a class, or of the modules that define it, refers to `name`.
 
     Args:
         kind: the class.
-        base: its ancestor from which on classes aren't the program's.
-        name: of a method. A mention is enough, as `self.name`, `model.name` or `getattr(self, "name")`.
+        base: the ancestor from which on the classes are not the program's.
+        name: name of a method. A reference is enough: `self.name`, `model.name` or `getattr(self, "name")`.
     """
     classes = [each for each in kind.__mro__ if issubclass(each, base) and each is not base]
     modules = {each.__module__ for each in classes}
@@ -25,7 +25,7 @@ def calls_itself(kind: type, base: type, name: str) -> bool:
 
 
 def _codes(space: Any, modules: set[str]) -> Iterator[CodeType]:
-    """The code of functions in a class or a module, and of classes that the module defines."""
+    """Yield the code of functions in a class or a module, and in the classes that the module defines."""
     for value in list(space.values()):
         is_class = isinstance(value, type) and value.__module__ in modules
         for each in list(vars(value).values()) if is_class else [value]:
@@ -35,7 +35,10 @@ def _codes(space: Any, modules: set[str]) -> Iterator[CodeType]:
 
 
 def _mentioned(code: CodeType) -> set[str]:
-    """Names and strings that a function reads, and those within it; the body of a class only stores its methods."""
+    """Return the names and strings that a function and its inner functions read.
+
+    Only reads count: the body of a class stores its methods' names without calling them.
+    """
     reads = (each for each in dis.get_instructions(code) if each.opname.startswith("LOAD_"))
     found = {each.argval for each in reads if isinstance(each.argval, str)}
     return found.union(*(_mentioned(each) for each in code.co_consts if isinstance(each, CodeType)))

@@ -1,4 +1,4 @@
-"""`ModuleRun`: what a module sees of its run, and small things that it does to itself."""
+"""`ModuleRun`: attributes of a module about its run, and methods that don't depend on its model."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class ModuleRun(nn.Module):
-    """Names of a `Module` that need its trainer, or nothing but its parameters."""
+    """Attributes and methods of a `Module` that need only its trainer or its parameters."""
 
     example_input_array: Any = None
-    """A batch for `forward`, to draw or measure the module with; set it in `__init__`."""
+    """A batch for `forward`, for loggers that draw the graph and callbacks that measure. Set it in `__init__`."""
 
     _trainer: TrainerView | None = None
     _toggled: ExitStack | None = None
 
     @property
     def has_trainer(self) -> bool:
-        """Whether a trainer runs this module now."""
+        """Whether a trainer is running this module."""
         return self._trainer is not None
 
     @property
     def trainer(self) -> TrainerView:
-        """The trainer that runs this module.
+        """The trainer that is running this module.
 
         Raises:
-            StratagemError: none does.
+            StratagemError: no trainer is running it.
         """
         if self._trainer is None:
             raise StratagemError(f"{type(self).__qualname__} isn't run by a trainer now")
@@ -55,25 +55,25 @@ class ModuleRun(nn.Module):
 
     @property
     def loggers(self) -> list[Logger]:
-        """The fit's loggers; empty on all ranks but 0, and outside a run."""
+        """The loggers of a fit; empty on all ranks but 0, and outside a run."""
         if self._trainer is None or not self._trainer.has_state:
             return []
         return list(self._trainer.loggers)
 
     @property
     def logger(self) -> Logger | None:
-        """The first of `loggers`; None where there is none, as on all ranks but 0."""
+        """The first of `loggers`; None if there is none, as on all ranks but 0."""
         loggers = self.loggers
         return loggers[0] if loggers else None
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the first floating-point parameter; torch's default where there is none."""
+        """Dtype of the first floating-point parameter, or else torch's default dtype."""
         found = (p.dtype for p in self.parameters() if p.is_floating_point())
         return next(found, torch.get_default_dtype())
 
     def print(self, *values: object, **how: Any) -> None:
-        """Print on rank 0 only; `how` as `print` takes it."""
+        """Print on rank 0 only. The arguments are those of `print`."""
         if self._trainer is None or self._trainer.is_main:
             print(*values, **how)
 
@@ -82,7 +82,7 @@ class ModuleRun(nn.Module):
     def lr_schedulers(self) -> Any:
         """The schedulers that `configure_optimizers` returned: one, a list of several, or None.
 
-        A module that optimizes manually and calls this steps them itself: then the loop doesn't.
+        If a module that optimizes manually calls this method, it must step them itself: the loop then doesn't.
         """
         schedulers = [schedule.scheduler for schedule in self.trainer.state.schedules]
         return schedulers[0] if len(schedulers) == 1 else schedulers or None
@@ -93,44 +93,44 @@ class ModuleRun(nn.Module):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: Literal["norm", "value"] | None = None,
     ) -> None:
-        """Limit the gradients of `optimizer`, as `configure_gradient_clipping` or a manual `training_step` does it.
+        """Clip the gradients of `optimizer`. Use it in `configure_gradient_clipping`, or if you optimize manually.
 
         Collective under strategies that shard gradients.
 
         Args:
-            optimizer: one of `self.optimizers()`, or what a hook got.
-            gradient_clip_val: the largest norm, or the largest absolute value; None and 0 limit nothing.
-            gradient_clip_algorithm: "norm", also where it is None, or "value".
+            optimizer: one of `self.optimizers()`, or the optimizer that a hook got.
+            gradient_clip_val: the largest norm, or the largest absolute value; None and 0 don't clip.
+            gradient_clip_algorithm: "norm" or "value"; None is "norm".
 
         Raises:
-            ConfigError: there is no such algorithm.
-            CombinationError: the strategy doesn't clip so.
+            ConfigError: the algorithm is unknown.
+            CombinationError: the strategy doesn't support this algorithm.
         """
         algorithm = gradient_clip_algorithm or "norm"
         if algorithm not in ("norm", "value"):
-            raise ConfigError(f'gradient_clip_algorithm={algorithm!r}; allowed are "norm" and "value"')
+            raise ConfigError(f'gradient_clip_algorithm={algorithm!r} must be "norm" or "value"')
         if not gradient_clip_val:
             return
         self.trainer.runtime.session.run.require([f"{algorithm}_clipping"])
         _own(self.trainer, optimizer).clip(**{f"max_{algorithm}": gradient_clip_val})
 
     def toggle_grad(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
-        """A context in which only `optimizer`'s parameters require gradients."""
+        """Return a context in which only `optimizer`'s parameters require gradients."""
         return _own(self.trainer, optimizer).only_its_gradients()
 
     def toggled_optimizer(self, optimizer: ManualOptimizer) -> AbstractContextManager[None]:
-        """The same as `toggle_grad`."""
+        """Same as `toggle_grad`."""
         return self.toggle_grad(optimizer)
 
     def toggle_optimizer(self, optimizer: ManualOptimizer) -> None:
-        """Let only `optimizer`'s parameters require gradients, until `untoggle_optimizer`."""
+        """Let only `optimizer`'s parameters require gradients, until `untoggle_optimizer` is called."""
         self.untoggle_optimizer()
         toggled = ExitStack()
         toggled.enter_context(self.toggle_grad(optimizer))
         self._toggled = toggled
 
     def untoggle_optimizer(self, optimizer: ManualOptimizer | None = None) -> None:
-        """Undo `toggle_optimizer`; nothing happens where nothing is toggled."""
+        """Undo `toggle_optimizer`. Does nothing if no optimizer is toggled."""
         if self._toggled is not None:
             self._toggled.close()
             self._toggled = None
@@ -138,23 +138,23 @@ class ModuleRun(nn.Module):
     # Parameters -----------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Let no parameter require gradients, and go to evaluation mode."""
+        """Turn off gradients of all parameters, and switch to evaluation mode."""
         for parameter in self.parameters():
             parameter.requires_grad_(False)
         self.eval()
 
     def unfreeze(self) -> None:
-        """Let all parameters require gradients, and go to training mode."""
+        """Turn on gradients of all parameters, and switch to training mode."""
         for parameter in self.parameters():
             parameter.requires_grad_(True)
         self.train()
 
 
 def _own(trainer: TrainerView, optimizer: Any) -> ManualOptimizer:
-    """Return the run's wrapper of an optimizer, given it or what it wraps."""
+    """Return the run's wrapper of an optimizer; accepts the wrapper or the wrapped optimizer."""
     for own in trainer.state.manual_optimizers:
         if optimizer is own or optimizer is own.optimizer:
             return own
     raise ConfigError(
-        f"got a {type(optimizer).__name__} that configure_optimizers didn't return: give one of self.optimizers()"
+        f"got a {type(optimizer).__name__} that configure_optimizers didn't return: pass one of self.optimizers()"
     )

@@ -1,4 +1,4 @@
-"""One callable for all steps of a module, so that a strategy wraps every forward."""
+"""`StepModule`: one `forward` for all steps of a module, so that a strategy's wrapper covers each of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ STEP_NAMES = ("training_step", "validation_step", "test_step", "predict_step")
 
 
 class StepModule(nn.Module):
-    """Its forward calls a named step of the user's module.
+    """A module whose forward calls a step of the user's module by name.
 
-    DistributedDataParallel and its like act in the forward of the module that they wrap; a user's
-    step may call any method of its module, or none of its forward. Wrapping this one covers them all.
+    DistributedDataParallel and similar wrappers act in the forward of the wrapped module. A step may call any methods
+    of the user's module, and need not call its forward. A wrapper around this module covers all of them.
 
     Args:
-        module: the user's.
-        before_backward: called with the loss of a training step that has one.
+        module: the user's module.
+        before_backward: called with the loss of each training step that returns one.
     """
 
     def __init__(self, module: nn.Module, before_backward: Sequence[Callable[[Any], Any]] = ()) -> None:
@@ -43,7 +43,7 @@ class StepModule(nn.Module):
 
 
 class FewerArguments(StepModule):
-    """Steps of which some take the batch alone, without its index."""
+    """A `StepModule` for steps that may take only the batch, without its index."""
 
     def __init__(
         self, module: nn.Module, before_backward: Sequence[Callable[[Any], Any]], num_args: Mapping[str, int]
@@ -56,14 +56,14 @@ class FewerArguments(StepModule):
 
 
 def step_module(module: nn.Module, before_backward: Sequence[Callable[[Any], Any]] = ()) -> StepModule:
-    """Return what calls the module's steps, with as many of (batch, batch_idx, …) as each takes."""
+    """Return a module that calls the steps, each with as many of (batch, batch_idx, …) as it takes."""
     taken = {step: num_arguments(getattr(module, step)) for step in STEP_NAMES}
     fewer = {step: count for step, count in taken.items() if count is not None and count < 2}
     return FewerArguments(module, before_backward, fewer) if fewer else StepModule(module, before_backward)
 
 
 def num_arguments(step: Callable[..., Any]) -> int | None:
-    """How many positional arguments a step takes at most; None where there is no limit."""
+    """Return the maximum number of positional arguments of a step; None if there is no limit."""
     parameters = signature(step).parameters.values()
     if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
         return None
@@ -72,10 +72,10 @@ def num_arguments(step: Callable[..., Any]) -> int | None:
 
 
 class EndedSteps(nn.Module):
-    """Steps of a module that defines a `*_step_end` for some of them.
+    """Steps of a module that defines `*_step_end` for some of them.
 
-    A strategy that splits a batch calls `steps` for the parts, and itself the step's end on all outputs;
-    under any other, the batch is the only part.
+    A strategy that splits batches calls `steps` for each chunk, and calls the step's end itself with all outputs.
+    Other strategies call this forward, for which the batch is the only chunk.
     """
 
     def __init__(self, steps: StepModule, ends: Mapping[str, Callable[[list[Any]], Any]]) -> None:

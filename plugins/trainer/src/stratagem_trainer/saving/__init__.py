@@ -1,1 +1,1 @@
-"""Checkpoints of a run: where they are, what is in them, and how a run resumes from one."""
+"""Checkpoints of a run: their paths, their content, and how a run resumes from one."""

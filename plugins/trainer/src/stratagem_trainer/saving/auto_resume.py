@@ -1,4 +1,4 @@
-"""`AutoResume`: lets a fit whose workers were started again go on where the last ones left off."""
+"""`AutoResume`: resume a fit from its newest checkpoint after its workers were restarted."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from stratagem import CheckpointReader, Runtime
 
 _KEPT = 2
-"""The checkpoint that is being written, and the one before, which may not have been replaced yet."""
+"""Number of checkpoints to remember: the one that is being written, and the last complete one."""
 
 _fits = 0
 
 
 class AutoResume:
-    """What earlier attempts at this fit left on the nodes. Collective to construct.
+    """Keeps the run folder and checkpoints of a fit on each node, for the next attempt. Collective to construct.
 
-    Each rank says which checkpoint it is going to write. A save is collective, so that whatever
-    has been completed is known on every node that took part in it.
+    An attempt is one start of the workers. Each node saves the path of a checkpoint before it is written. Saving is
+    collective, so each node that took part in a complete checkpoint knows its path.
 
     Args:
-        runtime: live.
+        runtime: an entered runtime.
 
     Attributes:
-        run_dir: of the attempt before; None in the first one.
+        run_dir: the run folder of the previous attempt; None in the first attempt.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         global _fits
-        # A script that fits twice begins again with its first fit, which then is over at once.
+        # A script that fits twice runs both fits again. The first one resumes at its end, and so ends immediately.
         self._name = f"fit{_fits}"
         _fits += 1
         self._runtime = runtime
@@ -49,33 +49,33 @@ class AutoResume:
         )
 
     def begin(self, run_dir: str) -> str:
-        """Keep the path of the run's folder for the next attempt, and return it."""
+        """Save the path of the run folder for the next attempt, and return it."""
         self.run_dir = run_dir
         self._leave()
         return run_dir
 
     def saving(self, path: str, step: int) -> None:
-        """Keep the path of a checkpoint that is about to be written, with this many optimizer steps."""
+        """Save the path of a checkpoint that is about to be written, and its number of optimizer steps."""
         others = [entry for entry in self._checkpoints if entry[0] != path]
         place = _place(path)
-        # Of each place: those in memory may be gone with a node, and those on disk are few.
+        # Remember some of each URL scheme: those in memory may be lost with a node, and are written more often.
         beside = [entry for entry in others if _place(entry[0]) == place][: _KEPT - 1]
         elsewhere = [entry for entry in others if _place(entry[0]) != place]
         self._checkpoints = [(path, step), *beside, *elsewhere]
         self._leave()
 
     def newest(self) -> CheckpointReader | None:
-        """Open the newest checkpoint of earlier attempts that is whole; None where there is none. Collective."""
+        """Open the newest complete checkpoint of earlier attempts; None if there is none. Collective."""
         for path, step in self._checkpoints:
             try:
                 reader = self._runtime.session.checkpointer.open(path)
             except CheckpointError:
-                continue  # not whole: the attempt ended while it was written
+                continue  # incomplete: the attempt ended while it was written
             if not is_unchanged(reader, self._runtime.is_main):
                 continue
             self._runtime.session.refuse_other_ranks(reader)
             if self._runtime.is_main:
-                line = f"going on from {path}, step {step}, on {self._runtime.world_size} ranks"
+                line = f"resuming from {path}, step {step}, on {self._runtime.world_size} ranks"
                 print(f"  {'restarted':<12}{line}", file=sys.stderr, flush=True)
             return reader
         return None
@@ -92,13 +92,13 @@ class AutoResume:
 
 
 def is_unchanged(reader: CheckpointReader, is_main: bool) -> bool:
-    """Whether a checkpoint is undamaged; prints what is damaged. Collective.
+    """Return whether a checkpoint is undamaged; print what is damaged. Collective.
 
-    Where the fit itself chooses the checkpoint, a damaged one must leave the choice to the one before it. So this is
-    known before anything is loaded.
+    A fit that chooses its checkpoint itself skips a damaged one, and takes the one before. So it verifies the whole
+    checkpoint before anything is loaded.
 
     Args:
-        reader: opened.
+        reader: a reader of the checkpoint.
         is_main: whether this rank prints.
     """
     try:
@@ -111,6 +111,6 @@ def is_unchanged(reader: CheckpointReader, is_main: bool) -> bool:
 
 
 def _place(path: str) -> str:
-    """The scheme of a URL; nothing for a path."""
+    """Return the scheme of a URL; "" for a path."""
     scheme, found, _ = path.partition("://")
     return scheme if found else ""

@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
 
 AUTO = "auto"
-"""The `ckpt_path` of a fit that goes on from the newest checkpoint in its folder, or begins where there is none."""
+"""The `ckpt_path` of a fit that resumes from the newest checkpoint in its folder, or starts if there is none."""
 
 
 def checkpoint_to_go_on_from(
     trainer: TrainerView, attempts: AutoResume, ckpt_path: str | None
 ) -> CheckpointReader | None:
-    """Open the checkpoint with which a fit begins; None where it begins at the start. Collective.
+    """Open the checkpoint from which a fit resumes; None if it starts from the beginning. Collective.
 
-    That of an attempt before this one; or else the newest of the run's folder, where `ckpt_path` or the scheduler
-    wants that; or else `ckpt_path`.
+    The order of precedence: the checkpoint of an earlier attempt of this launch; with "auto", or in a requeued job,
+    the newest checkpoint in the run's folder; the checkpoint at `ckpt_path`.
     """
     reader = attempts.newest()
     if reader is None and (ckpt_path == AUTO or goes_on_by_itself(trainer)):
         reader = newest_in_run_dir(trainer)
         if reader is not None and trainer.is_main:
-            print(f"  {'going on':<12}from {reader.path}", file=sys.stderr, flush=True)
+            print(f"  {'resuming':<12}from {reader.path}", file=sys.stderr, flush=True)
     if reader is None and ckpt_path not in (None, AUTO):
         return trainer.runtime.session.open_checkpoint(ckpt_path, trainer.settings.verify_checkpoints)
     return reader
 
 
 def newest_in_run_dir(trainer: TrainerView) -> CheckpointReader | None:
-    """Open the newest checkpoint of the run's folder from which a fit can go on, or return None. Collective."""
+    """Open the newest checkpoint in the run's folder from which a fit can resume, or return None. Collective."""
     folders = {trainer.checkpoint_dir}
     for callback in trainer.callbacks:
         if isinstance(callback, ModelCheckpoint):
@@ -51,7 +51,7 @@ def newest_in_run_dir(trainer: TrainerView) -> CheckpointReader | None:
         try:
             reader = trainer.runtime.session.checkpointer.open(path, trainer.settings.verify_checkpoints)
         except CheckpointError:
-            continue  # not whole, or something else
+            continue  # incomplete, or not a checkpoint
         if reader.state.get("kind") == "trainer" and is_unchanged(reader, trainer.is_main):
             trainer.runtime.session.refuse_other_ranks(reader)
             return reader
@@ -59,7 +59,7 @@ def newest_in_run_dir(trainer: TrainerView) -> CheckpointReader | None:
 
 
 def goes_on_by_itself(trainer: TrainerView) -> bool:
-    """Whether this is a job that its scheduler has started again, and its run is in the folder. Collective."""
+    """Return whether this Slurm job was restarted, and wrote the run's folder before. Collective."""
     job = SlurmJob.of(os.environ)
     own = False
     if trainer.is_main and job is not None and job.restarts and trainer.run_dir is not None:
@@ -68,7 +68,7 @@ def goes_on_by_itself(trainer: TrainerView) -> bool:
 
 
 def job_of(run_dir: str) -> str | None:
-    """The batch job whose run is in a folder; None where there is none."""
+    """Return the ID of the batch job that wrote a run's folder; None if no job did."""
     try:
         with open(os.path.join(run_dir, JOB), encoding="utf-8") as file:
             return file.read().strip()
@@ -77,7 +77,7 @@ def job_of(run_dir: str) -> str | None:
 
 
 def note_job(run_dir: str) -> None:
-    """Note in a run's folder which batch job this is; nothing outside of one."""
+    """Write the ID of this batch job to a run's folder. Does nothing outside of a job."""
     job = SlurmJob.of(os.environ)
     if job is not None:
         with open(os.path.join(run_dir, JOB), "w", encoding="utf-8") as file:

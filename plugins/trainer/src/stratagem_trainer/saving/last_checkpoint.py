@@ -1,4 +1,7 @@
-"""`save_checkpoint` after a fit: its objects are gone, so that what it kept of its last step is copied."""
+"""`save_checkpoint` after a fit: copy the checkpoint of its last step.
+
+The fit's objects no longer exist, so that no new checkpoint can be written.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,23 @@ if TYPE_CHECKING:
 
 
 def copy_last(callbacks: Sequence[Any], progress: Progress, path: str, weights_only: bool) -> None:
-    """Copy the checkpoint that the last fit kept of its last step.
+    """Copy the checkpoint of the last step that a callback of the last fit has kept.
 
     Args:
-        callbacks: each a `ModelCheckpoint`.
-        progress: where the fit has ended.
-        path: of the copy.
-        weights_only: whether the copy is to have the weights alone, which none of theirs has.
+        callbacks: `ModelCheckpoint` callbacks.
+        progress: progress of the fit at its end.
+        path: path of the copy.
+        weights_only: whether to write the weights only. No kept checkpoint is like that, so this is refused.
 
     Raises:
-        CheckpointError: it kept none; says what to do.
+        CheckpointError: no callback has kept that checkpoint. Says what to do.
     """
     source = None if weights_only else _kept(callbacks, progress.step)
     if source is None or "://" in path:
         what = "with the weights alone " if weights_only else ""
         raise CheckpointError(
-            f"the fit is over, and a checkpoint {what}of its last step, {progress.all_steps}, wasn't kept in a "
-            "folder that could be copied: pass callbacks=ModelCheckpoint(save_last=True), or call save_checkpoint in "
+            f"the fit is over, and no callback has kept a checkpoint {what}of its last step, {progress.all_steps}, "
+            "in a local folder to copy: pass callbacks=ModelCheckpoint(save_last=True), or call save_checkpoint in "
             "on_train_end"
         )
     if os.path.abspath(source) == os.path.abspath(path):
@@ -52,7 +55,7 @@ def _kept(callbacks: Sequence[Any], step: int) -> str | None:
 
 
 def _step_of(path: str) -> int | None:
-    """Steps at a checkpoint from which a fit can go on; None of any other."""
+    """Return the number of steps of a checkpoint from which a fit can resume; None for other paths."""
     import torch
     from stratagem_checkpoint import DirectoryCheckpointer
 

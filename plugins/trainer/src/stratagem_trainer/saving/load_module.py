@@ -1,4 +1,4 @@
-"""`load_from_checkpoint`: a module made again from a checkpoint, by what `save_hyperparameters` kept there."""
+"""`load_from_checkpoint`: construct a module with the hyperparameters and weights in a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 MODEL = "model/"
 OF_MODULE, OF_DATA = "hyperparameters", "datamodule_hyperparameters"
-"""Entries of a checkpoint's state."""
+"""Keys in a checkpoint's state."""
 
 
 class SavedHyperparameters(msgspec.Struct):
-    """What `HyperparametersMixin.hyperparameter_state` returns. Untrusted checkpoints are validated against it."""
+    """Type of what `HyperparametersMixin.hyperparameter_state` returns. Validates untrusted checkpoints."""
 
     values: dict[str, Any] = {}
     called: list[str] = []
@@ -54,7 +54,7 @@ def load_module(
     """Return a module of class `kind` with the weights of a checkpoint; see `Module.load_from_checkpoint`."""
     if map_location is not None and not isinstance(map_location, (str, torch.device)):
         raise ConfigError(
-            f'map_location is a {type(map_location).__name__}: give a device, as "cpu" or "cuda:0"'
+            f'map_location is a {type(map_location).__name__}: pass a device, such as "cpu" or "cuda:0"'
         )
     reader = _open(path)
     module = make(kind, reader, OF_MODULE, allowed, overrides)
@@ -76,7 +76,7 @@ def load_data(
     reader = _open(path)
     if OF_DATA not in reader.state:
         raise CheckpointError(
-            f"{reader.path} has no data module's hyperparameters: take a checkpoint of a fit that had a datamodule"
+            f"{reader.path} has no data module's hyperparameters: use a checkpoint of a fit that had a datamodule"
         )
     data = make(kind, reader, OF_DATA, allowed, overrides)
     state = reader.state.get("datamodule")
@@ -95,12 +95,12 @@ def _open(path: str | os.PathLike[str]) -> CheckpointReader:
 def make(
     kind: type[T], reader: CheckpointReader, entry: str, allowed: Iterable[Any], overrides: Mapping[str, Any]
 ) -> T:
-    """Call the class with the hyperparameters in a checkpoint, and with `overrides` in their place."""
+    """Call the class with the hyperparameters in a checkpoint, replaced by `overrides` where given."""
     try:
         saved = msgspec.convert(dict(reader.state.get(entry, {})), SavedHyperparameters)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{reader.path} is damaged: its hyperparameters are none ({error}); use another"
+            f"{reader.path} is damaged: its hyperparameters are invalid ({error}); use another"
         ) from error
     named = named_by(kind, allowed)
     values = {
@@ -124,14 +124,14 @@ def make(
     unknown = sorted(set(arguments) - names) if not takes_any else []
     if unknown:
         raise ConfigError(
-            f"{kind.__qualname__} takes no {unknown[0]!r}: load_from_checkpoint passes on the arguments of its "
+            f"{kind.__qualname__} takes no {unknown[0]!r}: load_from_checkpoint accepts the arguments of its "
             f"constructor, {', '.join(sorted(names)) or 'none'}"
         )
     required = [each.name for each in parameters if each.default is each.empty and each.name in names]
     missing = [name for name in required if name not in arguments]
     if missing:
         reason = saved.left_out.get(missing[0])
-        why = f"which it couldn't keep: it {reason}" if reason else "which it doesn't have"
+        why = f"which couldn't be saved: it {reason}" if reason else "which it doesn't have"
         raise ConfigError(
             f"{kind.__qualname__} needs {missing[0]!r} of {reader.path}, {why}; pass {missing[0]}=… to "
             "load_from_checkpoint, or call self.save_hyperparameters() in __init__ before training"

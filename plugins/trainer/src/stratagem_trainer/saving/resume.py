@@ -1,4 +1,4 @@
-"""A trainer's checkpoint: what goes in, and how a run continues from it."""
+"""A trainer's checkpoint: its content, and how a run resumes from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
     """Write a checkpoint of the whole run. Collective."""
     state.guard.compare(f"before the checkpoint of step {state.progress.step}")
     state.metrics.log_late()
-    # What was logged before a checkpoint is on disk with it: a killed run that continues lacks no row.
+    # Write what was logged before the checkpoint, so that a killed run that resumes has all rows.
     state.metrics.flush()
     for logger in state.loggers:
         logger.flush()
@@ -71,7 +71,7 @@ def save(state: StageState, data: AnyTrainData | None, path: str) -> None:
 
 
 def save_weights(state: StageState, path: str) -> None:
-    """Write the parameters and buffers alone, for evaluations. Collective."""
+    """Write only the parameters and buffers, for evaluations. Collective."""
     state.guard.compare(f"before the checkpoint of step {state.progress.step}")
     tensors = state.prepared.model_tensors()
     for callback in state.hooks.callbacks:
@@ -84,7 +84,7 @@ def save_weights(state: StageState, path: str) -> None:
         **_hyperparameters(state),
     }
     added = OwnState("on_save_checkpoint", {})
-    # The module may need it with its weights; callbacks are left out.
+    # The module may need its additions to use the weights. Callbacks have no part in the weights.
     state.hooks.of_module("on_save_checkpoint", added)
     if added:
         content["user"] = dict(added)
@@ -109,23 +109,23 @@ def _hyperparameters(state: StageState) -> dict[str, Any]:
 
 
 def epoch_of(reader: CheckpointReader) -> int:
-    """Return the epoch in which a checkpoint's run goes on."""
+    """Return the epoch in which a run resumes from a checkpoint."""
     return _saved(reader).progress.epoch
 
 
 class UserState(SavedUserState):
-    """What a checkpoint has for the module, the data module and the callbacks of a stage.
+    """The state that a checkpoint has for the user's module, data module and callbacks.
 
     Args:
-        hooks: of the module and the callbacks.
-        datamodule: of the stage, where there is one.
-        reader: of the checkpoint.
+        hooks: hooks of the module and the callbacks.
+        datamodule: data module of the stage; None if there is none.
+        reader: reader of the checkpoint.
     """
 
     def __init__(self, hooks: HookRunner, datamodule: DataModule | None, reader: CheckpointReader) -> None:
         self._hooks, self._datamodule, self._reader = hooks, datamodule, reader
         user = reader.state.get("user")
-        # No module could add anything to one that `Runtime.save` wrote.
+        # `Runtime.save` writes no "user" entry: no module's hook has run.
         self._added = OwnState("on_load_checkpoint", dict(user)) if isinstance(user, Mapping) else None
 
     def call_module(self) -> None:
@@ -147,7 +147,7 @@ class UserState(SavedUserState):
     def restore_callbacks(self) -> None:
         saved = self._reader.state.get("callbacks")
         if not isinstance(saved, Mapping):
-            return  # of weights alone
+            return  # a checkpoint of weights only
         for callback in self._hooks.callbacks:
             if callback.is_restored_in_evaluations and callback.state_key in saved:
                 with fitting(self._reader, f"the state of the callback {callback.state_key!r}"):
@@ -155,14 +155,14 @@ class UserState(SavedUserState):
 
 
 def load_weights(state: StageState, reader: CheckpointReader) -> None:
-    """Load the parameters and buffers alone. Collective."""
+    """Load only the parameters and buffers. Collective."""
     refuse_own_loading(state.module)
     with fitting(reader):
         state.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
 def begin_with(state: StageState, weights: InitialWeights) -> None:
-    """Load the weights of another run's checkpoint, and say on rank 0 what came of it. Collective."""
+    """Load the weights of another run's checkpoint, and print on rank 0 which were loaded. Collective."""
     from stratagem_checkpoint import load_changed
 
     refuse_own_loading(state.module)
@@ -176,12 +176,11 @@ def begin_with(state: StageState, weights: InitialWeights) -> None:
 def restore(
     state: StageState, reader: CheckpointReader, data: AnyTrainData, user_state: UserState
 ) -> tuple[Any, Callable[[], None]]:
-    """Bring a run to where the checkpoint was written. Collective.
+    """Restore the run to the point at which the checkpoint was written. Collective.
 
     Returns:
-        The state to give to the data's next epoch, and what restores the random number generators
-        once that epoch's iterator exists. Generators start again where ranks are otherwise many, or read
-        other parts of the data.
+        The state for the data's next epoch, and a function that restores the random number generators. Call it after
+        that epoch's iterator was made. Generators aren't restored if ranks now read other shares of the data.
     """
     saved = _saved(reader)
     refuse_own_loading(state.module)
@@ -228,7 +227,7 @@ def restore(
 
 
 def refuse_own_loading(module: Module) -> None:
-    """Refuse to read a checkpoint into a module that wants to read it by its own method.
+    """Refuse to load a checkpoint into a module that overrides `load_state_dict`.
 
     Raises:
         ConfigError: says what to do instead.
@@ -239,19 +238,19 @@ def refuse_own_loading(module: Module) -> None:
         kind = type(module).__qualname__
         raise ConfigError(
             f"{kind} overrides load_state_dict, which isn't called when a trainer reads a checkpoint: tensors are "
-            "read into place, in shards under some strategies. For an evaluation, pass what "
-            f"{kind}.load_from_checkpoint(…) returns, which calls it; to go on with a fit, do in on_load_checkpoint "
+            "read in place, in shards under some strategies. For an evaluation, pass what "
+            f"{kind}.load_from_checkpoint(…) returns, which calls it; to resume a fit, do in on_load_checkpoint "
             "what it does"
         )
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-"""A bool or 1.0 is none."""
+"""A whole number. msgspec doesn't accept a bool or a float such as 1.0 for it."""
 
 
 @dataclass
 class _Saved:
-    """What `save` writes, by type. Untrusted checkpoints are validated against it."""
+    """Type of what `save` writes. Validates untrusted checkpoints."""
 
     prepared: dict[str, Any]
     progress: _Progress
@@ -264,7 +263,7 @@ class _Saved:
 
 @dataclass
 class _Progress:
-    """As `Progress`, with the ranges of its numbers."""
+    """The fields of `Progress`, with the ranges of their values."""
 
     epoch: _Count
     batch: _Count
@@ -276,8 +275,8 @@ class _Progress:
 def _saved(reader: CheckpointReader) -> _Saved:
     if reader.state.get("kind") == "weights":
         raise CheckpointError(
-            f"{reader.path} has weights alone, from which no fit can go on: pass it to validate, test or predict, or "
-            "give fit a checkpoint that wasn't saved with weights_only"
+            f"{reader.path} has only weights, from which no fit can resume: pass it to validate, test or predict, or "
+            "pass fit a checkpoint that wasn't saved with weights_only"
         )
     if reader.state.get("kind") != "trainer":
         raise CheckpointError(

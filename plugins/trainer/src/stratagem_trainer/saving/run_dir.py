@@ -1,4 +1,4 @@
-"""The run's folder: whether a run can write there, and that no other one does meanwhile."""
+"""The run's folder: check that a run can write there, and lock it against other runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stratagem import Runtime
 
 LOCK = ".lock"
-"""File in a run's folder, locked and naming its holder while a run writes there."""
+"""File in a run's folder that is locked while a run writes there. It names the process that has the lock."""
 
 
 def absolute_run_dir(path: str | os.PathLike[str]) -> str:
@@ -30,22 +30,22 @@ def absolute_run_dir(path: str | os.PathLike[str]) -> str:
         raise ConfigError("run_dir is empty: name a folder, or leave it out for runs/<time>-<class>")
     if "://" in text:
         raise ConfigError(
-            f"run_dir={text!r} is a URL, but metrics and settings go to a folder of this machine: name one, and give "
-            "ModelCheckpoint(dirname=…) the URL if the checkpoints are to go there"
+            f"run_dir={text!r} is a URL, but metrics and settings are written to a folder of this machine: name one, "
+            "and pass the URL to ModelCheckpoint(dirpath=…) to write the checkpoints there"
         )
     return os.path.abspath(text)
 
 
 def refuse_unusable(run_dir: str | None, root: str | None, is_only_node: bool) -> None:
-    """Refuse a run's folder in which nothing can be written, or another run writes; changes nothing.
+    """Refuse a run's folder that isn't writable, or that another run is using. Changes nothing.
 
     Args:
-        run_dir: absolute; None for one within runs/ of `root`.
-        root: where runs/ is; the current folder when None.
-        is_only_node: whether a lock that is found can't be that of another node of this run.
+        run_dir: an absolute path; None for a new folder in runs/ of `root`.
+        root: the folder that has runs/; None for the current folder.
+        is_only_node: whether the run has a single node. On several, a lock may belong to another node of this run.
 
     Raises:
-        ConfigError: names the folder, and what is in the way.
+        ConfigError: names the folder and the reason.
     """
     refuse_unwritable("the run folder", run_dir or os.path.abspath(os.path.join(root or ".", "runs")))
     if run_dir is not None and is_only_node and os.path.exists(os.path.join(run_dir, LOCK)):
@@ -57,14 +57,14 @@ def refuse_unusable(run_dir: str | None, root: str | None, is_only_node: bool) -
 
 
 def refuse_unwritable(what: str, wanted: str) -> None:
-    """Refuse a folder in which nothing can be written; changes nothing.
+    """Refuse a folder that isn't writable. Changes nothing.
 
     Args:
-        what: names it in the message.
-        wanted: absolute; need not be there.
+        what: name of the folder in the message.
+        wanted: absolute path; it may not exist yet.
 
     Raises:
-        ConfigError: names the folder, and what is in the way.
+        ConfigError: names the folder and the reason.
     """
     found = wanted
     shown = wanted if len(wanted) < 200 else f"{wanted[:200]}…"
@@ -78,7 +78,7 @@ def refuse_unwritable(what: str, wanted: str) -> None:
     if not os.path.isdir(found):
         raise ConfigError(f"{what} {shown} can't be made: {found} is a file; name another")
     try:
-        # Asks the file system; os.access doesn't know all that it refuses.
+        # Try to write a file: os.access doesn't know all reasons for which a file system refuses.
         with tempfile.TemporaryFile(dir=found):
             pass
     except OSError as error:
@@ -89,13 +89,13 @@ def refuse_unwritable(what: str, wanted: str) -> None:
 
 @contextmanager
 def locked(runtime: Runtime, run_dir: str | None) -> Iterator[None]:
-    """Make the run's folder, and keep other runs out until the end. Collective.
+    """Make the run's folder, and lock it against other runs until the end. Collective. A context manager.
 
-    The kernel releases the lock when the process of rank 0 ends, however it ends; processes that it has
-    forked don't hold it. On file systems without locks no run is kept out.
+    The kernel releases the lock when rank 0's process ends in any way. Processes that it has forked don't hold the
+    lock. File systems without locks are not protected.
 
     Raises:
-        ConfigError: another run has it; on every rank.
+        ConfigError: another run uses the folder. Raised on all ranks.
     """
     descriptor: int | None = None
     refusal: str | None = None
@@ -115,7 +115,7 @@ def locked(runtime: Runtime, run_dir: str | None) -> Iterator[None]:
 
 
 def _take(run_dir: str) -> tuple[int | None, str | None]:
-    """Lock the folder: an open descriptor to be closed where that is possible, or why it is refused."""
+    """Lock the folder; return an open descriptor to close later, or the reason why another run has the lock."""
     try:
         import fcntl
     except ImportError:
@@ -127,8 +127,8 @@ def _take(run_dir: str) -> tuple[int | None, str | None]:
         except OSError:
             return None, None
         try:
-            # Of the process, not of the open file as flock's: a loader's workers, which may outlive rank 0
-            # by seconds, don't inherit it.
+            # lockf's lock belongs to the process, flock's to the open file. A loader's workers would inherit the
+            # latter, and they may outlive rank 0 by seconds.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
@@ -144,4 +144,4 @@ def _take(run_dir: str) -> tuple[int | None, str | None]:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
                 return descriptor, None
-        os.close(descriptor)  # its holder has just ended and taken the file away
+        os.close(descriptor)  # the process that held the lock has just ended, and removed the file: try again

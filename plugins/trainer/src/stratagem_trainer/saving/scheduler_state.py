@@ -1,4 +1,4 @@
-"""States of learning rate schedulers in checkpoints, which hold no code: functions in them go by their names."""
+"""States of learning rate schedulers in checkpoints. Checkpoints hold no code, so functions are saved by name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NAME = "name of a function"
 
 
 def named_functions(state: Any) -> Any:
-    """Return a scheduler's state with names in place of functions, as torch 2.9's SWALR has one.
+    """Return a scheduler's state with functions replaced by their names. In torch 2.9, SWALR's state has one.
 
-    A lambda or nested function has no unique name. It stays, and is refused when the state is written.
+    A lambda or nested function has no unique name. It is left in the state, and rejected when the state is written.
     """
     if isinstance(state, FunctionType) and "<" not in state.__qualname__:
         return {_NAME: _name(state)}
@@ -23,11 +23,11 @@ def named_functions(state: Any) -> Any:
 
 
 def own_functions(saved: Any, own: Any) -> Any:
-    """Return what `named_functions` made, with the scheduler's own functions for their names.
+    """Return what `named_functions` returned, with names replaced by the scheduler's own functions.
 
     Args:
-        saved: what was saved.
-        own: the state of the scheduler that is to take it up.
+        saved: the saved state.
+        own: the state of the scheduler that is being restored.
 
     Raises:
         CheckpointError: the scheduler has another function there.

@@ -1,4 +1,4 @@
-"""`OwnState`: what a program adds to a checkpoint, which is all that its hooks get of one."""
+"""`OwnState`: what hooks add to a checkpoint. Hooks see only this part of it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _OTHERS = {
     "load them with strict=False",
     "optimizer_states": "optimizers' states are saved and loaded by the strategy",
     "lr_schedulers": "schedulers' states are saved and loaded by the trainer",
-    "callbacks": "a callback's own are what its state_dict and load_state_dict are for",
-    "loops": "trainer.current_epoch and trainer.global_step say where the run is",
+    "callbacks": "use a callback's own state_dict and load_state_dict for its state",
+    "loops": "trainer.current_epoch and trainer.global_step have the position of the run",
     "epoch": "trainer.current_epoch has it",
     "global_step": "trainer.global_step has it",
     "hyper_parameters": "self.hparams has them",
 }
-"""What checkpoints of other trainers have under these keys → where it is."""
+"""Keys in checkpoints of other trainers → where to find their values here."""
 
 _NOT_SET = frozenset(_OTHERS) - {"epoch", "global_step"}
-"""Where other trainers write and read what is set under these keys, a program that sets them means to change that."""
+"""Keys that hooks may not set: a program that sets one wants to change that part of the checkpoint."""
 
 
 class OwnState(dict[str, Any]):
-    """Says so where a hook asks for a part of the checkpoint that it doesn't get.
+    """A dict that explains where to find a key of other trainers' checkpoints, if a hook uses one.
 
     Args:
-        hook: which gets it.
+        hook: name of the hook that gets it.
         content: what was added so far.
     """
 
@@ -41,12 +41,14 @@ class OwnState(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         if key not in _OTHERS:
             raise KeyError(key)
-        raise ConfigError(f"{self._hook} asks for {key!r}, and gets what programs add alone: {_OTHERS[key]}")
+        raise ConfigError(
+            f"{self._hook} reads {key!r}, but it gets only what hooks have added: {_OTHERS[key]}"
+        )
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key in _NOT_SET:
             raise ConfigError(
-                f"{self._hook} sets {key!r}, which isn't what a checkpoint is written or read from: {_OTHERS[key]}"
+                f"{self._hook} sets {key!r}, which isn't read when a checkpoint is written or loaded: {_OTHERS[key]}"
             )
         super().__setitem__(key, value)
 
@@ -62,7 +64,7 @@ class OwnState(dict[str, Any]):
         return self[key]
 
     def update(self, *others: Any, **further: Any) -> None:
-        # dict's own doesn't call __setitem__.
+        # dict.update doesn't call __setitem__.
         for key, value in dict(*others, **further).items():
             self[key] = value
 

@@ -1,1 +1,1 @@
-"""One command on every rank: build what it needs, run it, and return the results."""
+"""One stage on every rank: build its objects, run it, and return the results."""

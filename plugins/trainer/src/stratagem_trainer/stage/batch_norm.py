@@ -1,4 +1,4 @@
-"""`sync_batchnorm`: batch normalization by the batches of all ranks."""
+"""`sync_batchnorm`: batch normalization with the statistics of all ranks' batches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from stratagem import Collectives, Runtime
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-"""The layers that keep statistics of the batches that they saw."""
+"""Layers that keep running statistics of batches."""
 _ranks: list[Collectives] = []
-"""Of the stage that runs in this process: layers are copied and pickled, and collectives aren't."""
+"""Collectives of the stage that runs in this process. Layers can't have them: layers are copied and pickled."""
 
 
 def synchronize_batch_norms(runtime: Runtime, module: nn.Module) -> None:
-    """Let a module's BatchNorm layers take the statistics of all ranks' batches, until `as_before`.
+    """Let a module's BatchNorm layers use statistics of all ranks' batches, until `as_before` is called.
 
     Raises:
         CombinationError: the run computes in one process on several devices.
@@ -29,7 +29,7 @@ def synchronize_batch_norms(runtime: Runtime, module: nn.Module) -> None:
     if session.run.capabilities.processes == "one" and len(session.run.devices) > 1:
         raise CombinationError(
             f"sync_batchnorm needs a process for each device, and strategy {session.run.strategy_name!r} has one for "
-            "all: choose another strategy, as ddp, or leave sync_batchnorm out"
+            "all: choose another strategy, such as ddp, or leave sync_batchnorm out"
         )
     ranks = runtime.collectives.data
     if ranks.world_size == 1:
@@ -52,10 +52,10 @@ def as_before(module: nn.Module) -> None:
 
 
 class _Synchronized(nn.Module):
-    """Batch normalization whose mean and variance, in training, are those of all ranks' batches together.
+    """Batch normalization that, in training, uses the mean and variance over all ranks' batches.
 
-    Parameters, buffers and evaluation are the original layer's. Forward and backward are collective, once per layer.
-    Statistics are float32 or wider.
+    Parameters, buffers and evaluation are those of the original layer. Forward and backward each run one collective
+    per layer. Statistics are float32 or wider.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class _Synchronized(nn.Module):
         dims = [0, *range(2, input.dim())]
         own_var, own_mean = torch.var_mean(wide, dims, correction=0)
         count = own_mean.new_full((1,), input.numel() / input.shape[1])
-        # [ranks, 2 × channels + 1]; its backward adds up what all ranks' losses say of these statistics.
+        # [ranks, 2 × channels + 1]. Its backward sums the gradients of all ranks' losses for these statistics.
         gathered = _ranks[0].all_gather(torch.cat([own_mean, own_var, count]), True)
         channels = own_mean.numel()
         means, variances, counts = gathered[:, :channels], gathered[:, channels:-1], gathered[:, -1:]

@@ -1,4 +1,4 @@
-"""Building what a stage consists of, in one worker: the module, its optimizers, metrics and callbacks."""
+"""Build the objects of a stage in one worker: the prepared module, its optimizers, metrics and callbacks."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def begin_stage(
     """Set up the module, its optimizers, metrics and callbacks. Collective.
 
     Args:
-        settings: the trainer's.
-        runtime: live.
-        module: built, not yet on the device.
+        settings: the trainer's settings.
+        runtime: an entered runtime.
+        module: the constructed module, not yet on the device.
         hooks: of the module and the callbacks.
         stage: "fit", "validate", "test" or "predict".
-        run_dir: equal on all ranks; None writes nothing.
+        run_dir: equal on all ranks; None if the stage writes nothing.
         loggers: empty on all ranks but 0.
-        batch_size: samples per batch and rank, where the loader tells.
-        sample: makes a batch to look at, where the loader allows it.
-        micro_batches: per optimizer step.
+        batch_size: samples per batch and rank; None if unknown.
+        sample: returns a batch of the loader to inspect; None if the loader doesn't allow it.
+        micro_batches: number per optimizer step.
     """
     run = runtime.session.run
     is_training = stage == "fit"
@@ -131,14 +131,14 @@ def begin_stage(
         instrument(module.trainer.profiler, state)
     seed = worker_seed(runtime, module.trainer.given_seed)
     if seed is not None:
-        # Parameters are the same everywhere by now; from here on ranks draw different numbers, but for
-        # those that read the same batches.
+        # Parameters are equal on all ranks by now. From here on, ranks that read different batches draw different
+        # random numbers.
         seed_everything(seed + runtime.collectives.data.rank)
     return state
 
 
 def needed_features(settings: TrainerSettings, module: Module | None) -> list[str]:
-    """What a strategy must be able to do for these settings, as far as is known before launch."""
+    """Return the features that these settings need of a strategy, as far as they are known before launch."""
     needed = []
     if settings.clipping.max_norm is not None:
         needed.append("norm_clipping")
@@ -150,24 +150,24 @@ def needed_features(settings: TrainerSettings, module: Module | None) -> list[st
     if module is not None and not module.automatic_optimization:
         if own:
             raise ConfigError(
-                f"{type(module).__qualname__} defines {own[0]}, which belongs to automatic optimization, and "
-                "optimizes manually: do in training_step what it does"
+                f"{type(module).__qualname__} optimizes manually, and defines {own[0]}, which only automatic "
+                "optimization calls: do in training_step what it does"
             )
         needed.append("manual_backward")
         accumulates = settings.accumulate_grad_batches > 1 or settings.global_batch_size is not None
         if settings.gradient_clip_val is not None or accumulates:
             raise ConfigError(
-                "gradient_clip_val, accumulate_grad_batches and global_batch_size belong to automatic optimization, "
+                "gradient_clip_val, accumulate_grad_batches and global_batch_size are for automatic optimization, "
                 "and this module optimizes manually: clip and accumulate in training_step"
             )
     return needed
 
 
 def construct_module(runtime: Runtime, module: Any) -> Module:
-    """Return the user's module, constructed under the precision's context where it is a callable.
+    """Return the user's module. If it is a callable, call it in the precision's context.
 
     Raises:
-        ConfigError: it is no `Module`, or defines a hook that would never be called.
+        ConfigError: it isn't a `Module`, or it defines a hook that would never be called.
     """
     if not isinstance(module, nn.Module) and not callable(module):
         raise ConfigError(
@@ -178,19 +178,20 @@ def construct_module(runtime: Runtime, module: Any) -> Module:
     if not isinstance(built, Module):
         raise ConfigError(
             f"the trainer got a {type(built).__qualname__}: derive it from stratagem.Module, or use "
-            "stratagem.Runtime with a loop of your own"
+            "stratagem.Runtime with your own training loop"
         )
     refuse_uncalled(built)
     return built
 
 
 def configure_module(runtime: Runtime, module: Module) -> None:
-    """Call `configure_model`, once per process, under the precision's and the strategy's contexts.
+    """Call `configure_model` in the contexts of the precision and the strategy, once per process.
 
-    What that builds need not be there yet, whereas a constructor may make anything, such as data.
+    The strategy's context may defer initialization, so that the layers have no values yet. Constructors don't run in
+    it, because they may also make tensors that aren't parameters, such as data.
     """
     if module in _CONFIGURED:
-        return  # with the layers that an earlier run trained
+        return  # it has the layers that an earlier run trained
     with ExitStack() as stack:
         stack.enter_context(runtime.session.precision.init_context())
         context = runtime.session.run.strategy.module_init_context()
@@ -201,7 +202,7 @@ def configure_module(runtime: Runtime, module: Module) -> None:
 
 
 def configure_alone(module: Module) -> None:
-    """Call `configure_model` outside of a run; no run calls it again in this process."""
+    """Call `configure_model` outside of a run. Runs in this process don't call it again."""
     if module not in _CONFIGURED:
         module.configure_model()
         _CONFIGURED.add(module)
@@ -210,7 +211,7 @@ def configure_alone(module: Module) -> None:
 def prepare_module(
     runtime: Runtime, trainer: TrainerView, module: Module, stage: str, datamodule: DataModule | None = None
 ) -> HookRunner:
-    """Let the module bring callbacks, and it and the data module prepare data and set themselves up. Collective.
+    """Add the module's callbacks, and call `prepare_data`, `setup` and `configure_model`. Collective.
 
     Returns:
         The hooks of the stage's callbacks and of the module.
@@ -235,14 +236,14 @@ def prepare_module(
 
 
 def tear_down(hooks: HookRunner, datamodule: DataModule | None, stage: str) -> None:
-    """Tell the data module, the callbacks and the module that a stage is over."""
+    """Call `teardown` of the data module, the callbacks and the module."""
     if datamodule is not None:
         datamodule.teardown(stage)
     hooks("teardown", stage)
 
 
 def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
-    """Step → the method that ends it, for those that the user's class defines."""
+    """Return, for each step whose `*_step_end` method the user's class defines, that method."""
     steps = ("training_step", "validation_step", "test_step")
     return {
         step: getattr(module, f"{step}_end") for step in steps if overrides(module, f"{step}_end", Module)
@@ -254,7 +255,7 @@ def make_loggers(logger: bool | Sequence[Logger], stage: str) -> list[Logger]:
 
     Args:
         logger: True for the default, False for none, or loggers.
-        stage: predictions aren't logged, and the default has no folder outside of a fit.
+        stage: "predict" has no loggers; the default logger is used only in a fit, as other stages have no run folder.
     """
     if stage == "predict":
         return []
@@ -268,10 +269,10 @@ def make_loggers(logger: bool | Sequence[Logger], stage: str) -> list[Logger]:
 
 
 def describe(trainer: TrainerView, module: Module) -> dict[str, Any]:
-    """Return settings and selection, JSON-able, for loggers."""
+    """Return the settings and the selected components for loggers, JSON-serializable."""
     config = {k: v if _is_plain(v) else repr(v) for k, v in asdict(trainer.config).items()}
     settings = asdict(trainer.settings)
-    del settings["policy"]  # code, and no setting that a user made
+    del settings["policy"]  # an object, not a user's setting
     return {"module": type(module).__qualname__, "run": config, "trainer": settings}
 
 

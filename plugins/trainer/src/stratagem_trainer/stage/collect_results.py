@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from stratagem import CheckpointReader, Prepared, Runtime
 
 PREFIX = "model/"
-SEVERAL_NODES = "it was trained on several nodes, and files of one aren't seen on the others"
+SEVERAL_NODES = "it was trained on several nodes, and a node can't read the files of another"
 
 _UNTRAINED: WeakKeyDictionary[nn.Module, _Untrained] = WeakKeyDictionary()
-"""Modules whose training stayed in workers that have ended."""
+"""Modules that were trained in workers, and whose trained values were not copied back."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def destination(module: Any) -> Iterator[Destination | None]:
 
 
 def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | None:
-    """Write what `bring_back` reads, in the workers. Collective.
+    """Write the state that `bring_back` reads. Called in the workers. Collective.
 
     Returns:
-        Why there is nothing to bring back, equal on all ranks; None where there is.
+        The reason why the state can't be copied back, equal on all ranks; None if it was written.
     """
     from stratagem_checkpoint import DirectoryCheckpointer
 
@@ -80,7 +80,7 @@ def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | Non
         kind = type(prepared.original_module).__name__
         return (
             f"the trained {kind} has {_some(names - where.names)} and the one that was passed to fit has "
-            f"{_some(where.names - names)} instead, as when configure_model makes layers in the workers alone"
+            f"{_some(where.names - names)} instead, as when configure_model adds layers only in the workers"
         )
     held = {
         name: parameter.requires_grad
@@ -100,10 +100,10 @@ def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | Non
 
 
 def bring_back(module: nn.Module, where: Destination) -> str | None:
-    """Give `module` what workers left, with the dtypes and shapes that it has there.
+    """Copy the state that workers wrote into `module`, with the workers' dtypes and shapes.
 
     Returns:
-        Why it can't; None where it has.
+        The reason why it can't be copied; None if it was.
     """
     from stratagem_checkpoint import DirectoryCheckpointer
 
@@ -133,15 +133,15 @@ def say_untrained(module: nn.Module, reason: str) -> None:
 
 
 def refuse_untrained(module: Any, stage: str) -> None:
-    """Refuse to go on with values from before a fit, unless others were loaded since.
+    """Refuse a module that has the values from before a fit, unless others were loaded since.
 
     Raises:
-        CombinationError: names why they stayed away, and what to pass.
+        CombinationError: says why the trained values weren't copied back, and what to pass.
     """
     known = _UNTRAINED.get(module) if isinstance(module, nn.Module) else None
     if known is not None and known.versions == _versions(module):
         raise CombinationError(
-            f"{stage} got a {type(module).__name__} whose training stayed in the workers of the fit before "
+            f"{stage} got a {type(module).__name__} whose trained values stayed in the workers of the previous fit "
             f"({known.reason}): pass ckpt_path with a checkpoint of that fit"
         )
 
@@ -151,18 +151,18 @@ def _fill(module: nn.Module, reader: CheckpointReader) -> None:
     computed: dict[str, torch.Tensor] = {}
     for name, tensor in _tensors(module).items():
         info = reader.tensors[PREFIX + name]
-        if id(tensor) not in own:  # made by a hook of state_dict
+        if id(tensor) not in own:  # computed by a state_dict hook
             computed[name] = torch.empty(info.shape, dtype=info.dtype)
         elif is_lazy(tensor):
             tensor.materialize(info.shape, dtype=info.dtype)
         elif (tuple(tensor.shape), tensor.dtype) != (info.shape, info.dtype):
-            # As nn.Module.to does: the parameter object stays the same for all who hold it.
+            # As nn.Module.to does: keep the parameter object, because others hold references to it.
             tensor.grad = None
             tensor.data = torch.empty(info.shape, dtype=info.dtype, device=tensor.device)
     placed = {name: tensor.detach() for name, tensor in _tensors(module).items() if name not in computed}
     reader.read({PREFIX + name: tensor for name, tensor in (placed | computed).items()})
     if computed or reader.state["extra"]:
-        # set_extra_state, and hooks of load_state_dict, are only reachable through it.
+        # Only load_state_dict calls set_extra_state and the module's load_state_dict hooks.
         module.load_state_dict({**module.state_dict(), **computed, **reader.state["extra"]})
 
 

@@ -1,4 +1,4 @@
-"""`CurrentStage`: the life of a trainer's stage in one process."""
+"""`CurrentStage`: the running stage of a trainer in one process, or the results of the last one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class CurrentStage:
-    """The stage that runs in this process, or what the last one has left.
+    """The stage that runs in this process, or the results of the last one.
 
-    A stage is entered when its process has a runtime, live when its objects are made, and over when it is left. In
-    the launching process, and in one that isn't a rank, none runs, and `last` answers.
+    `enter` begins a stage, `live` is set when its objects are built, and `leave` ends it. A launching process that
+    isn't a rank runs no stage: there, the properties return values from `last`.
 
-    It goes to workers with its trainer, as what the last stage has left alone.
+    When a trainer is pickled for workers, only `last` is pickled.
 
     Attributes:
-        runtime: of the stage that runs; None where none does.
-        live: its objects; None before they are made.
-        last: what the last stage has left; its `stage` is the name of the one that runs.
-        fit_data: the loaders of the fit that runs.
-        eval_loaders: stage → the loader of the evaluation that runs, or several, as they were given or made.
+        runtime: of the running stage; None if none runs.
+        live: objects of the running stage; None until they are built.
+        last: results of the last stage. Its attribute `stage` is the running stage, if one runs.
+        fit_data: the loaders of the running fit.
+        eval_loaders: stage → the loader or loaders of the running evaluation, as the user passed or made them.
     """
 
     def __init__(self, last: LastStage | None = None) -> None:
@@ -47,7 +47,7 @@ class CurrentStage:
         self._begins_at = Progress() if self.last.stage == "fit" else replace(self.last.progress)
 
     def begin_at(self, epoch: int) -> None:
-        """Say which epoch a continued fit begins with, before its loaders are made."""
+        """Set the epoch at which a resumed fit begins, before its loaders are made."""
         self._begins_at = Progress(epoch=epoch)
 
     def leave(self) -> None:
@@ -56,7 +56,7 @@ class CurrentStage:
         self.eval_loaders = {}
 
     def result(self, run_dir: str | None) -> LastStage:
-        """Return what the launching process's trainer is to say of this stage, at the end of it."""
+        """Return the results that the trainer in the launching process gets. Called at the end of the stage."""
         live = self.live
         assert live is not None
         return LastStage(
@@ -76,14 +76,14 @@ class CurrentStage:
     def __getstate__(self) -> dict[str, Any]:
         return vars(CurrentStage(self.last))
 
-    # What it says -----------------------------------------------------------------------------------
+    # Attributes of the trainer -------------------------------------------------------------------------
 
     @property
     def state(self) -> StageState:
-        """Its objects; `fn`, `stage`, `status` and `finished` of the last one where none is live.
+        """The running stage's objects. Without them, an `EndedState` with `fn`, `stage`, `status` and `finished`.
 
         Raises:
-            StratagemError: (of any other attribute) no stage runs in this process, or it hasn't come that far.
+            StratagemError: another attribute of the `EndedState` is read.
         """
         if self.live is None:
             status = self.last.status if self.runtime is None else "running"
@@ -92,14 +92,14 @@ class CurrentStage:
 
     @property
     def progress(self) -> Progress:
-        """Epoch, batch and step."""
+        """The current epoch, batch and step."""
         if self.live is not None:
             return self.live.progress
         return self._begins_at if self.runtime is not None else self.last.progress
 
     @property
     def running(self) -> str | None:
-        """What runs: "train", "validate", "test", "predict" or "sanity_check"; None where nothing does."""
+        """What runs: "train", "validate", "test", "predict" or "sanity_check"; None if no stage runs."""
         if self.live is not None:
             return self.live.running
         if self.runtime is None:
@@ -108,25 +108,25 @@ class CurrentStage:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the fit ends after the current step, or was ended so."""
+        """Whether the fit ends after the current step; after a fit, whether it was stopped before its limits."""
         if self.live is not None:
             return self.live.should_stop
         return self.runtime is None and self.last.was_stopped
 
     @property
     def num_training_batches(self) -> int | None:
-        """Micro-batches per epoch and rank, where known."""
+        """Micro-batches per epoch and rank; None if unknown."""
         if self.live is None and self.fit_data is None:
             return self.last.train_batches
         number = self.live.num_train_batches if self.live is not None else None
         return self.fit_data.num_train_batches if number is None and self.fit_data is not None else number
 
     def num_eval_batches(self, stage: str) -> list[int | None]:
-        """Batches per rank of each loader of a stage, where known."""
+        """Batches per rank of each loader of a stage; None for a loader of unknown length."""
         known = self.live.eval_batches if self.live is not None else self.last.eval_batches
         return known.get(stage, [])
 
     @property
     def world_size(self) -> int:
-        """Ranks of the stage that runs, or else of the last one; 1 before any."""
+        """Number of ranks of the running stage, or else of the last one; 1 before the first."""
         return self.runtime.world_size if self.runtime is not None else self.last.world_size

@@ -1,4 +1,4 @@
-"""`EndedState`: what is left of a stage where none runs."""
+"""`EndedState`: what `Trainer.state` is while no stage runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stratagem.errors import StratagemError
 
 
 class EndedState:
-    """How the last stage ended; all else belongs to a running one.
+    """The name and status of the last stage. Other attributes of a stage's state exist only while it runs.
 
     Args:
         fn: "fit", "validate", "test" or "predict"; None before the first.
@@ -21,10 +21,10 @@ class EndedState:
 
     @property
     def finished(self) -> bool:
-        """Whether it ended without an error."""
+        """Whether the stage ended without an error."""
         return self.status == "finished"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise StratagemError("no stage of this trainer runs now")
+        raise StratagemError("no stage of this trainer is running")

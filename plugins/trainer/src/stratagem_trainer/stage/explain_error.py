@@ -1,4 +1,4 @@
-"""Adds to an error of torch in a step what the step was given: most often, that is the answer."""
+"""Add the batch's shapes and dtypes to a torch error in a step. They explain most such errors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DEVICE_WORDS = ("same device", "expected device", "device type", "is not on the
 
 
 def explain(error: BaseException) -> None:
-    """Add a sentence to the error's message, where it comes out of a step or of the backward of its loss.
+    """Add a sentence to the message of an error that was raised in a step, or in the backward of its loss.
 
-    The error stays of its type, and keeps its traceback.
+    The error keeps its type and traceback.
     """
     message = error.args[0] if error.args else None
     if isinstance(error, StratagemError) or not isinstance(message, str):
@@ -35,7 +35,7 @@ def explain(error: BaseException) -> None:
 
 
 def described(batch: Any) -> str:
-    """Return shapes, dtypes and devices of what is in a batch, in one line."""
+    """Return the shapes, dtypes and devices of a batch's tensors, in one line."""
     if isinstance(batch, torch.Tensor):
         return f"{str(batch.dtype).removeprefix('torch.')} {list(batch.shape)} on {batch.device}"
     if is_dataclass(batch) and not isinstance(batch, type):

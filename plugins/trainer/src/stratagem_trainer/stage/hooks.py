@@ -1,4 +1,4 @@
-"""The hooks of modules and callbacks, when each is called, and who calls them."""
+"""The hooks of modules and callbacks, when each is called, and the object that calls them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Hook(NamedTuple):
-    """A method that a module, a callback or both may have."""
+    """A hook of modules, of callbacks, or of both."""
 
     name: str
     arguments: tuple[str, ...]
-    """What a module's gets; a callback's gets the trainer and the module before them."""
+    """Arguments of a module's hook. A callback's hook gets the trainer and the module before them."""
     owners: str
     """"both", "module" or "callback"."""
     when: str
@@ -26,15 +26,17 @@ def _evaluation(stage: str, what: str) -> tuple[Hook, ...]:
     return (
         Hook(f"on_{stage}_start", (), "both", f"before {what}"),
         Hook(f"on_{stage}_epoch_start", (), "both", f"before the first batch of {what}"),
-        Hook(f"on_{stage}_batch_start", batch, "both", "before the step of a batch, which is on the device"),
+        Hook(
+            f"on_{stage}_batch_start", batch, "both", "before the step of a batch; the batch is on the device"
+        ),
         Hook(f"on_{stage}_batch_end", ("outputs", *batch), "both", "after the step of a batch"),
         Hook(
             f"on_{stage}_epoch_end",
             (),
             "both",
-            f"after the last batch of {what}; what is logged counts for it",
+            f"after the last batch of {what}; values of all of it can be logged",
         ),
-        Hook(f"on_{stage}_end", (), "both", f"after {what}; its metrics are reduced over ranks by now"),
+        Hook(f"on_{stage}_end", (), "both", f"after {what}; its metrics have been reduced over ranks"),
     )
 
 
@@ -43,7 +45,7 @@ TABLE: tuple[Hook, ...] = (
         "prepare_data",
         (),
         "module",
-        "once per node, before `setup`: downloads; nothing may be kept in the module",
+        "once per node, before `setup`, to download data; don't keep anything in the module",
     ),
     Hook(
         "setup",
@@ -53,9 +55,12 @@ TABLE: tuple[Hook, ...] = (
     ),
     Hook("on_start", ("stage",), "callback", "before the first batch of any stage"),
     Hook("on_fit_start", (), "both", "before a fit's first batch"),
-    Hook("on_sanity_check_start", (), "callback", "before the validation that a fit tries first"),
+    Hook("on_sanity_check_start", (), "callback", "before a fit's sanity check"),
     Hook(
-        "on_sanity_check_end", (), "callback", "after it; its hooks of a validation have been called by now"
+        "on_sanity_check_end",
+        (),
+        "callback",
+        "after a fit's sanity check, which also calls the hooks of a validation",
     ),
     Hook("on_train_start", (), "both", "before the first epoch"),
     Hook("on_train_epoch_start", (), "both", "before the first batch of an epoch"),
@@ -63,19 +68,19 @@ TABLE: tuple[Hook, ...] = (
         "on_before_batch_transfer",
         ("batch", "dataloader_idx"),
         "module",
-        "with a batch of any loader, as the loader gave it; returns the batch",
+        "gets each batch of a loader; returns the batch to move",
     ),
     Hook(
         "transfer_batch_to_device",
         ("batch", "device", "dataloader_idx"),
         "module",
-        "moves the batch; returns it",
+        "moves the batch to the device; returns it",
     ),
     Hook(
         "on_after_batch_transfer",
         ("batch", "dataloader_idx"),
         "module",
-        "with the batch on the device; returns the batch",
+        "gets the batch on the device; returns the batch for the step",
     ),
     Hook(
         "on_train_batch_start",
@@ -91,16 +96,21 @@ TABLE: tuple[Hook, ...] = (
         "optimizer_step",
         ("epoch", "batch_idx", "optimizer", "optimizer_closure"),
         "module",
-        "steps an optimizer: what comes up to `configure_gradient_clipping`, and the step, are in its `step`",
+        "steps an optimizer, whose `step` also calls the hooks up to `configure_gradient_clipping`",
     ),
     Hook("on_before_optimizer_step", ("optimizer",), "both", "before an optimizer's gradients are clipped"),
     Hook(
         "configure_gradient_clipping",
         ("optimizer", "gradient_clip_val", "gradient_clip_algorithm"),
         "module",
-        "limits an optimizer's gradients, which are reduced and unscaled",
+        "clips an optimizer's gradients, after they are reduced and unscaled",
     ),
-    Hook("on_before_zero_grad", ("optimizer",), "both", "after its step, before its gradients are dropped"),
+    Hook(
+        "on_before_zero_grad",
+        ("optimizer",),
+        "both",
+        "after an optimizer's step, before its gradients are dropped",
+    ),
     Hook(
         "optimizer_zero_grad",
         ("epoch", "batch_idx", "optimizer"),
@@ -111,13 +121,13 @@ TABLE: tuple[Hook, ...] = (
         "lr_scheduler_step",
         ("scheduler", "metric"),
         "module",
-        "steps a scheduler that is due; after epochs, it comes after the validation",
+        "steps a scheduler that is due; at an epoch's end, after the validation",
     ),
     Hook(
         "on_train_batch_end",
         ("outputs", "batch", "batch_idx"),
         "both",
-        'after backward and, at a window\'s end, the step; `outputs` has "loss" and what else the step returned',
+        'after backward, and after the step if it ends a window; `outputs` has "loss" and the step\'s other outputs',
     ),
     Hook("on_evaluation_start", ("stage",), "callback", "before the first batch of any evaluation"),
     *_evaluation("validation", "a validation"),
@@ -138,37 +148,37 @@ TABLE: tuple[Hook, ...] = (
         "on_save_checkpoint",
         ("state",),
         "both",
-        "before a checkpoint is written; rank 0's additions are kept",
+        "before a checkpoint is written; what rank 0 adds to `state` is saved",
     ),
     Hook(
         "on_load_checkpoint",
         ("state",),
         "both",
-        "when one is loaded, also for an evaluation, with what was added",
+        "when a checkpoint is loaded, also for an evaluation; `state` has what was added",
     ),
     Hook(
         "on_exception",
         ("error",),
         "callback",
-        "when a stage ends by an error; ranks may be apart: no collectives",
+        "when an error ends a stage; don't call collectives: ranks may be at different points",
     ),
-    Hook("teardown", ("stage",), "both", "at the end of a stage that wasn't ended by an error"),
+    Hook("teardown", ("stage",), "both", "at the end of a stage, unless an error ended it"),
 )
-"""All hooks, in the order in which the first of each kind is called."""
+"""All hooks, in the order of their first calls."""
 
 OF_CALLBACKS: tuple[str, ...] = tuple(hook.name for hook in TABLE if hook.owners != "module")
 OF_MODULES: tuple[str, ...] = tuple(hook.name for hook in TABLE if hook.owners != "callback")
 
 
 class HookRunner:
-    """For each hook, the overriding methods: those of callbacks, and then the module's.
+    """The overridden methods for each hook: first those of the callbacks, then the module's.
 
     Args:
-        callbacks: in order; those with a higher `order` come last.
-        trainer: what a callback's method gets first.
-        module: what a callback's method gets second.
-        bases: the classes whose own methods do nothing, of callbacks and of modules.
-        of_data: hook → the data module's method, which stands for the module's.
+        callbacks: in order; those with a higher `order` are called later.
+        trainer: the first argument of callbacks' hooks.
+        module: the second argument of callbacks' hooks.
+        bases: the base classes of callbacks and of modules, whose own hooks do nothing.
+        of_data: hook → the data module's method, which is called in place of the module's.
     """
 
     def __init__(
@@ -196,17 +206,21 @@ class HookRunner:
             self._of_module[name] = [method]
 
     def wrap(self, wrapper: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put each method into what `wrapper` makes of a name for it, as "EarlyStopping.on_train_end", and itself."""
+        """Replace each method by the result of `wrapper`.
+
+        Args:
+            wrapper: called with a name such as "EarlyStopping.on_train_end" and the method; returns a method.
+        """
         for methods in (self._of_callbacks, self._of_module):
             for name, kept in methods.items():
                 methods[name] = [wrapper(f"{_owner(method)}.{name}", method) for method in kept]
 
     def of(self, name: str) -> list[Callable[..., Any]]:
-        """What to call for a hook, without the trainer and the module."""
+        """Return the methods to call for a hook. The trainer and the module are already bound."""
         return [*self._of_callbacks.get(name, ()), *self._of_module.get(name, ())]
 
     def method_of_module(self, name: str) -> Callable[..., Any]:
-        """The module's method of this name, overridden or not."""
+        """Return the module's method of this name, overridden or not."""
         own = self._of_module.get(name)
         method: Callable[..., Any] = own[0] if own else getattr(self._module, name)
         return method
@@ -216,18 +230,18 @@ class HookRunner:
             method(*args)
 
     def of_callbacks(self, name: str, *args: Any) -> None:
-        """Call a hook of the callbacks alone."""
+        """Call a hook of the callbacks only."""
         for method in self._of_callbacks[name]:
             method(*args)
 
     def end_epoch(self, judging: bool) -> None:
-        """Call `on_train_epoch_end` of those callbacks alone that have `judges_epochs`, or of the others."""
+        """Call `on_train_epoch_end` of the callbacks with `judges_epochs`, or only of those without."""
         for method, judges in zip(self._of_callbacks["on_train_epoch_end"], self._judges_epochs):
             if judges == judging:
                 method()
 
     def of_module(self, name: str, *args: Any) -> None:
-        """Call a hook of the module alone."""
+        """Call a hook of the module only."""
         for method in self._of_module.get(name, ()):
             method(*args)
 
@@ -235,20 +249,20 @@ class HookRunner:
 def _owner(method: Any) -> str:
     function = getattr(method, "func", method)
     owner = getattr(function, "__self__", None)
-    # One that was set on an object, as LambdaCallback does, doesn't know it.
+    # LambdaCallback sets functions on the object. Such a function has no __self__.
     return type(function if owner is None else owner).__qualname__
 
 
 def tell_before_step(
     methods: Iterable[Callable[..., Any]], prepared: Prepared, index: int, *, has_gradients: bool
 ) -> None:
-    """Call `on_before_optimizer_step`, with gradients as the loss has them: without the precision's scale.
+    """Call `on_before_optimizer_step` with gradients that a precision's loss scale is divided out of.
 
     Args:
-        methods: what to call.
+        methods: the hooks to call.
         prepared: has the optimizer.
-        index: of the optimizer.
-        has_gradients: False where the optimizer evaluates the loss itself, and there are none yet.
+        index: index of the optimizer.
+        has_gradients: False if the optimizer calls a closure, so that there are no gradients yet.
     """
     optimizer = prepared.optimizers[index]
     if has_gradients:
@@ -258,11 +272,11 @@ def tell_before_step(
 
 
 def overrides(owner: Any, name: str, base: type) -> bool:
-    """Whether an object, or its class, has its own method in place of the base's."""
+    """Return whether an object, or its class, overrides a method of the base class."""
     return bool(overridden(owner, (name,), base))
 
 
 def overridden(owner: Any, names: Iterable[str], base: type) -> list[str]:
-    """Return those of `names` for which an object, or its class, has its own method in place of the base's."""
+    """Return those of `names` that an object, or its class, overrides."""
     own, kind = vars(owner), type(owner)
     return [name for name in names if name in own or getattr(kind, name) is not getattr(base, name)]

@@ -1,4 +1,4 @@
-"""What a call of the trainer means where it leaves something out, or says "best"."""
+"""Resolve the arguments of `Trainer.fit` and the others: omitted ones, and checkpoint names such as "best"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def split_loaders_and_datamodule(
     stage: str, loader: Any, val_loader: Any, datamodule: Any
 ) -> tuple[Any, Any]:
-    """Return the loaders and the data module; the latter may be passed in the place of the former.
+    """Return the loaders and the data module. A data module may be passed in the place of the loaders.
 
     Raises:
         ConfigError: both are given.
@@ -27,7 +27,9 @@ def split_loaders_and_datamodule(
     if isinstance(loader, DataModule):
         loader, datamodule = None, loader
     if datamodule is not None and (loader is not None or val_loader is not None):
-        raise ConfigError(f"{stage} got loaders and a datamodule, which has loaders of its own: pass one")
+        raise ConfigError(
+            f"{stage} got loaders and a datamodule, which has its own loaders: pass one of them"
+        )
     if datamodule is not None and not isinstance(datamodule, DataModule) and not callable(datamodule):
         raise ConfigError(
             f"datamodule is a {type(datamodule).__name__}: derive it from stratagem.DataModule, or pass a function "
@@ -37,18 +39,18 @@ def split_loaders_and_datamodule(
 
 
 def last_module(given: Any, stage: str) -> Any:
-    """Return the module of the last fit.
+    """Return the module of the last fit, for a stage that was called without one.
 
     Raises:
-        UsageError: there was none.
+        UsageError: this trainer hasn't fitted a module.
     """
     if given is None:
-        raise UsageError(f"{stage} got no model, and this trainer has fitted none yet: pass one")
+        raise UsageError(f"{stage} got no model, and this trainer hasn't fitted one yet: pass one")
     return given
 
 
 def best_where_there_is_one(trainer: TrainerView, ckpt_path: Any) -> Any:
-    """Return which checkpoint an evaluation without a model takes its weights from."""
+    """Return the checkpoint to evaluate if no model was passed: the best one if a callback has written it."""
     best: Any = trainer.checkpoint_callback
     return "best" if ckpt_path is None and best is not None and best.best_model_path else ckpt_path
 
@@ -56,24 +58,24 @@ def best_where_there_is_one(trainer: TrainerView, ckpt_path: Any) -> Any:
 def chosen_checkpoint(
     trainer: TrainerView, stage: str, ckpt_path: str | os.PathLike[str] | None
 ) -> str | None:
-    """Return the path that `ckpt_path` names: itself, or what "auto", "best", "last" and "hpc" mean.
+    """Return the path of the checkpoint that `ckpt_path` names: a path, or "auto", "best" or "last".
 
     Raises:
-        CheckpointError: the fit before left no such checkpoint.
+        CheckpointError: there is no such checkpoint, or the name can't be used here.
     """
     if ckpt_path is None:
         return None
     name = path_text("ckpt_path", ckpt_path)
     if name == "hpc":
         raise CheckpointError(
-            "ckpt_path='hpc' isn't needed here: a fit whose Slurm job is started again goes on from its newest "
-            "checkpoint by itself; elsewhere ckpt_path='auto' goes on from the newest one in run_dir"
+            "ckpt_path='hpc' isn't needed here: a fit whose Slurm job is restarted resumes from its newest "
+            "checkpoint automatically; elsewhere ckpt_path='auto' resumes from the newest one in run_dir"
         )
     if name == AUTO:
         if stage != "fit" or (trainer.config.run_dir is None and SlurmJob.of(os.environ) is None):
             raise CheckpointError(
-                f"{stage} got ckpt_path='auto', which goes on from the newest checkpoint in a fit's run_dir: "
-                + ("give one (--run-dir)" if stage == "fit" else "name a checkpoint's folder")
+                f"{stage} got ckpt_path='auto', which resumes a fit from the newest checkpoint in its run_dir: "
+                + ("set run_dir (--run-dir)" if stage == "fit" else "pass a checkpoint's folder")
             )
         return AUTO
     if name not in ("best", "last"):
@@ -81,7 +83,7 @@ def chosen_checkpoint(
     callback: Any = trainer.checkpoint_callback
     if callback is None:
         raise CheckpointError(
-            f"{stage} got ckpt_path={name!r}, and this trainer keeps no checkpoints: give a ModelCheckpoint, or a "
+            f"{stage} got ckpt_path={name!r}, and this trainer has no ModelCheckpoint callback: add one, or pass a "
             "checkpoint's folder"
         )
     path: str = callback.best_model_path if name == "best" else callback.last_model_path

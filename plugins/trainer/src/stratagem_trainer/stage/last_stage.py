@@ -9,7 +9,7 @@ from stratagem_trainer.stage.progress import Progress
 
 @dataclass(frozen=True)
 class LastStage:
-    """A trainer's attributes after its last stage, from rank 0; picklable."""
+    """Values of a trainer's attributes after its last stage, from rank 0. Picklable."""
 
     stage: str | None = None
     """"fit", "validate", "test" or "predict"; None before the first."""
@@ -17,7 +17,7 @@ class LastStage:
     """ "initializing", "finished" or "interrupted"."""
     progress: Progress = field(default_factory=Progress)
     latest: dict[str, float] = field(default_factory=dict)
-    """The latest values of all that was logged."""
+    """The latest value of each logged key."""
     logged: dict[str, float] = field(default_factory=dict)
     """The latest values that loggers got."""
     on_bar: dict[str, float] = field(default_factory=dict)
@@ -25,8 +25,8 @@ class LastStage:
     train_batches: int | None = None
     """Training batches per epoch and rank; None if unknown."""
     eval_batches: dict[str, list[int | None]] = field(default_factory=dict)
-    """Stage → batches per rank of each loader, where known."""
+    """Stage → batches per rank of each loader; None for a loader of unknown length."""
     run_dir: str | None = None
     world_size: int = 1
     was_stopped: bool = False
-    """Whether something asked a fit to end before its limits."""
+    """Whether a fit was stopped before its limits."""

@@ -1,4 +1,4 @@
-"""A stage that is asked to stop: a fit saves between two steps, and goes on when its command runs again."""
+"""Stop a stage at a signal or time limit. A fit saves a checkpoint, from which its next run resumes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from stratagem_trainer.view import TrainerView
 
 PREFIX = "preempted-step="
-"""Of the checkpoints' names, in the run's checkpoint folder."""
+"""Prefix of preemption checkpoints' names in the run's checkpoint folder."""
 JOB = ".job"
-"""File in a run's folder that names the batch job whose run it is."""
+"""File in a run's folder with the ID of the batch job that made the run."""
 
 
 def stop_watch(
     runtime: Runtime, settings: TrainerSettings, began: float
 ) -> AbstractContextManager[PreemptionWatch]:
-    """Watch for what stops a stage by the trainer's settings. Collective.
+    """Return a watch for the trainer's stop signals and time limit. Collective.
 
     Args:
-        runtime: live.
-        settings: the trainer's.
+        runtime: an entered runtime.
+        settings: the trainer's settings.
         began: when the run began, in seconds since the epoch.
     """
     limit = duration_s("time_limit", settings.time_limit)
@@ -46,7 +46,7 @@ def stop_watch(
 def heartbeat(
     runtime: Runtime, settings: TrainerSettings, run_dir: str | None
 ) -> Iterator[Callable[[], None] | None]:
-    """Yield what is called when this rank goes on; None where no callback asks."""
+    """Yield a function to call when this rank makes progress; None if there is no `step_timeout_s`."""
     if settings.step_timeout_s is None:
         yield None
         return
@@ -57,10 +57,10 @@ def heartbeat(
 
 
 def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatch, save: Any) -> NoReturn:
-    """Write a checkpoint of the last completed step. Collective.
+    """Write a checkpoint of the last completed step, and end the run. Collective.
 
     Raises:
-        Preempted: always, once it is written.
+        Preempted: always, after the checkpoint is written.
     """
     runtime, step = trainer.runtime, state.progress.step
     reason = watch.reason or ""
@@ -79,27 +79,27 @@ def save_and_stop(trainer: TrainerView, state: StageState, watch: PreemptionWatc
     runtime.barrier("preempted")
     if runtime.is_main:
         took = time.monotonic() - began
-        _say("saved", f"{path}, {took:.1f} s after the signal; `--ckpt-path auto` goes on from there")
+        _say("saved", f"{path}, {took:.1f} s after the signal; `--ckpt-path auto` resumes from there")
     raise Preempted(reason, path, step, runtime.rank)
 
 
 def break_off(
     runtime: Runtime, stage: str, watch: PreemptionWatch, predictions: list[Any] | None
 ) -> NoReturn:
-    """End an evaluation, of which nothing is saved. Collective.
+    """End an evaluation without saving anything. Collective.
 
     Args:
-        runtime: live.
+        runtime: an entered runtime.
         stage: "validate", "test" or "predict".
-        watch: says why.
-        predictions: so far, of all ranks.
+        watch: knows why the stage must stop.
+        predictions: those of all ranks so far.
 
     Raises:
         Preempted: always.
     """
     reason = watch.reason or ""
     if runtime.is_main:
-        _say("stopping", f"by {reason}: {stage} is broken off, and begins again when its command runs again")
+        _say("stopping", f"by {reason}: {stage} is incomplete, and starts over when its command runs again")
     runtime.barrier("preempted")
     raise Preempted(reason, rank=runtime.rank, predictions=predictions if runtime.is_main else None)
 
@@ -116,18 +116,18 @@ def remove_preempted(trainer: TrainerView, but: str | None = None) -> None:
 
 
 def requeue(preempted: Preempted, settings: TrainerSettings) -> None:
-    """Put the Slurm job around this process back into its queue, where that is for us to do; for rank 0's process.
+    """Requeue the Slurm job of this process, if `requeue` is set. Only rank 0's process does.
 
-    Not after SIGTERM: Slurm sends it to jobs that it requeues itself, and to those that a user cancels.
+    After SIGTERM it doesn't: Slurm sends SIGTERM to jobs that it requeues itself, and to those that a user cancels.
     """
     job = SlurmJob.of(os.environ)
     if job is None or not settings.requeue or preempted.rank != 0 or preempted.reason == "SIGTERM":
         return
-    if not preempted.path:  # it would begin again each time, and never end
+    if not preempted.path:  # a job without a checkpoint would start over each time, and never end
         return
     refusal = job.requeue()
     if refusal is None:
-        _say("requeued", f"job {job.job_id}, which goes on by itself")
+        _say("requeued", f"job {job.job_id}, which resumes automatically")
     else:
         _say("not requeued", f"job {job.job_id}: {refusal}")
 

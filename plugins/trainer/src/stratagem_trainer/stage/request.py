@@ -1,4 +1,4 @@
-"""What a stage is asked for, and what it brings back."""
+"""`StageRequest`, the input of a stage in the workers, and `StageResult`, its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem_trainer.stage.last_stage import LastStage
 
 @dataclass(frozen=True)
 class StageRequest:
-    """What a call of the trainer asks for; picklable if the module and the loaders are."""
+    """The arguments of a call of `Trainer`; picklable if the module and the loaders are."""
 
     stage: str
     module: Any
@@ -23,7 +23,7 @@ class StageRequest:
     """A `DataModule`, or a callable without arguments that makes one in each worker."""
     ckpt_path: str | None = None
     destination: Destination | None = None
-    """Where to leave the trained state for a launching process that isn't a rank itself."""
+    """Where to write the trained state, for a launching process that isn't a rank itself."""
     return_predictions: bool = True
     began: float = 0.0
     """When the run began, in seconds since the epoch."""
@@ -31,17 +31,17 @@ class StageRequest:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What rank 0 brings back."""
+    """The results of a stage, from rank 0."""
 
     metrics: list[dict[str, float]]
-    """Of an evaluation, one for each loader."""
+    """Metrics of an evaluation, one dict for each loader; of a fit, one dict with the latest values."""
     last: LastStage
-    """What the launching process's trainer then says."""
+    """Values of the launching process's trainer attributes."""
     in_launching_process: bool
-    """Whether the module that the trainer was given is the one that was used."""
+    """Whether the stage ran in the launching process, with the module that the user passed."""
     callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     loggers: Sequence[dict[str, Any]] = ()
-    """What each of the loggers that the trainer was given adds to, in their order."""
+    """State of each of the user's loggers, in order."""
     predictions: list[Any] | None = None
     not_brought_back: str | None = None
-    """Why the trained state isn't at the request's destination."""
+    """The reason why the trained state isn't at the request's destination; None if it is."""

@@ -1,4 +1,4 @@
-"""What every rank does for `fit`, `validate`, `test` and `predict`."""
+"""What each rank runs for `fit`, `validate`, `test` and `predict`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run_stage(runtime: Runtime, trainer: TrainerView, request: StageRequest) -> 
         state = trainer.current_stage.live
         if state is not None:
             if isinstance(error, UsageError):
-                error.exit_code = 1  # something was started, and may have been written
+                error.exit_code = 1  # the run has started, and may have written files
             state.hooks("on_exception", error)
         elif made is not None:
             _remove_unused(made)
@@ -120,7 +120,7 @@ def _fit(
     hooks = prepare_module(runtime, trainer, module, "fit", source.datamodule)
     reader = checkpoint_to_go_on_from(trainer, attempts, request.ckpt_path)
     if reader is not None and settings.reload_dataloaders_every_n_epochs:
-        # Loaders may be made by it.
+        # The module or data module may make loaders that depend on the epoch.
         trainer.current_stage.begin_at(resume.epoch_of(reader))
     user_state = None if reader is None else resume.UserState(hooks, source.datamodule, reader)
     if user_state is not None:
@@ -265,7 +265,7 @@ def _evaluate(
 
 
 def _open_for_evaluation(loggers: list[Logger], trainer: TrainerView, module: Any) -> None:
-    """Open them in the folder of the fit before, or in one of their own where they have no place."""
+    """Open the loggers in the run folder of the last fit, or else in a new one if a logger has no folder itself."""
     folder = trainer.run_dir
     if folder is None and any(logger.save_dir is None for logger in loggers):
         folder = _new_run_dir(module, trainer.settings.default_root_dir)
@@ -280,18 +280,18 @@ def _count_batches(state: StageState, loaders: Sequence[EvalLoader], stage: str)
 
 
 def _new_run_dir(module: Any, root: str | None) -> str:
-    """Make a folder that no other run has; that of this job before it was requeued, if it was."""
+    """Make a new folder for a run. A Slurm job that was requeued gets its earlier folder."""
     job = SlurmJob.of(os.environ)
     name = time.strftime("%Y%m%d-%H%M%S") if job is None else f"slurm-{job.job_id}"
     base = os.path.abspath(f"{root or '.'}/runs/{name}-{type(module).__qualname__}")
     if job is not None and job.restarts and job_of(base) == job.job_id:
         return base
-    # Two runs may begin in the same second: the one that makes the folder has it.
+    # Two runs may begin in the same second. A run takes the first folder that it can make.
     return next(path for n in count() if _is_made(path := f"{base}-{n}" if n else base))
 
 
 def _remove_unused(folder: str) -> None:
-    """Remove a folder in which nothing is, and that of all runs where there is no other."""
+    """Remove a run's folder if it is empty, and then the parent folder if it is empty too."""
     with suppress(OSError):
         os.rmdir(folder)
         os.rmdir(os.path.dirname(folder))

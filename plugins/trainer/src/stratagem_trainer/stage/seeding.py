@@ -1,4 +1,4 @@
-"""`seed_everything` and `isolate_rng`: random numbers of this process, and of the workers that it starts."""
+"""`seed_everything` and `isolate_rng`: the random number generators of this process and of its workers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _latest: int | None = None
 
 
 def seed_everything(seed: int | None = None, workers: bool = False, verbose: bool = True) -> int:
-    """Seed Python's, NumPy's and torch's generators, on every device of this process; not collective.
+    """Seed the generators of Python, NumPy and torch on every device of this process. Not collective.
 
-    A trainer without a `seed` whose workers are processes of their own seeds them with it, too: ranks that read
-    different batches then draw different numbers.
+    A trainer without a `seed` also seeds its worker processes with this seed. Ranks that read different batches then
+    draw different numbers.
 
     Args:
-        seed: from 0 to 2³²-1; the last one that was given where it is None, or 0.
-        workers: loaders' workers are always seeded, by torch, from the generator of the process that has the loader.
-        verbose: log it.
+        seed: from 0 to 2³²-1. None is the last seed that was given, or else 0.
+        workers: accepted for compatibility. Loaders' workers are always seeded, by torch, from the generator of the
+            process that has the loader.
+        verbose: whether to log the seed.
 
     Returns:
         The seed.
 
     Raises:
-        ConfigError: it isn't such a number.
+        ConfigError: the seed is not a whole number in this range.
     """
     from stratagem.sdk.loops import seed_everything as seed_generators
 
@@ -49,12 +50,15 @@ def seed_everything(seed: int | None = None, workers: bool = False, verbose: boo
 
 
 def latest_seed() -> int | None:
-    """The last seed that this process was given; None where there was none."""
+    """Return the last seed that this process was given; None if there was none."""
     return _latest
 
 
 def worker_seed(runtime: Runtime, latest: int | None) -> int | None:
-    """The seed of a rank's generators: the run's, or, in its own process, that of the one that started it."""
+    """Return the seed for a rank's generators, or None.
+
+    It is the run's seed, or else, in a worker process, the last seed of the launching process.
+    """
     if runtime.config.seed is not None or runtime.in_launching_process:
         return runtime.config.seed
     return latest
@@ -62,11 +66,11 @@ def worker_seed(runtime: Runtime, latest: int | None) -> int | None:
 
 @contextmanager
 def random_numbers_kept(device: torch.device, only_after_error: bool = False) -> Iterator[None]:
-    """A context after which training goes on with the numbers that it would have drawn without it.
+    """Restore the generators' states at the end, so that training draws the same numbers as without the context.
 
     Args:
-        device: of the rank.
-        only_after_error: whether numbers that are drawn within are used up, unless it ends by an error.
+        device: the rank's device.
+        only_after_error: restore them only if the context is left by an error.
     """
     from stratagem.sdk.loops import capture_rng, restore_rng
 
@@ -82,10 +86,10 @@ def random_numbers_kept(device: torch.device, only_after_error: bool = False) ->
 
 @contextmanager
 def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
-    """A context after which all generators are as they were before: Python's, NumPy's, torch's, and those of CUDA.
+    """Restore the states of the generators of Python, NumPy, torch and CUDA at the end. A context manager.
 
     Args:
-        include_cuda: whether those of all CUDA devices are, too.
+        include_cuda: whether to restore the generators of all CUDA devices, too.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""`StageState`: everything that a running stage consists of, in one worker."""
+"""`StageState`: the objects of a running stage in one worker."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ STEPS = {
     "test": "test_step",
     "predict": "predict_step",
 }
-"""Stage → the step that runs its batches."""
+"""Stage → the method that is called with its batches."""
 
 
 @dataclass(eq=False)
 class StageState:
-    """Module, optimizers, metrics, callbacks and progress; made by `stratagem_trainer.stage.build.begin_stage`."""
+    """Module, optimizers, metrics, callbacks and progress. `stratagem_trainer.stage.build.begin_stage` makes it."""
 
     runtime: Runtime
     stage: str
     """"fit", "validate", "test" or "predict"."""
     module: Any
-    """The user's `Module`, which knows its trainer."""
+    """The user's `Module`. It has a reference to its trainer."""
     settings: TrainerSettings
     run_dir: str | None
-    """Equal on all ranks; None where the stage writes nothing."""
+    """Equal on all ranks; None if the stage writes nothing."""
     loggers: list[Logger]
     """Empty on all ranks but 0."""
     hooks: HookRunner
@@ -51,46 +51,48 @@ class StageState:
     guard: ReplicaGuard
     schedules: Sequence[Schedule]
     wants_closure: bool
-    """Whether an optimizer evaluates the loss itself."""
+    """Whether an optimizer calls a closure that evaluates the loss."""
     progress: Progress = field(default_factory=Progress)
     steps_schedules_by_hand: bool = False
-    """Whether the module, which optimizes manually, steps its schedulers, too."""
+    """Whether a module that optimizes manually also steps its schedulers itself."""
     should_stop: bool = False
-    """Ends a fit after the current step; alike on all ranks."""
+    """Whether the fit ends after the current step; equal on all ranks."""
     running: str = ""
-    """The stage, or within a fit "train", "validate" or "sanity_check"."""
+    """The stage; within a fit "train", "validate" or "sanity_check"."""
     is_sanity_checking: bool = False
-    """Whether the validation that runs is the one that a fit tries first."""
+    """Whether the running validation is the sanity check at the start of a fit."""
     micro_batches: int = 1
-    """Per optimizer step."""
+    """Number of micro-batches per optimizer step."""
     batch_idx: int = 0
-    """Micro-batches of this epoch so far."""
+    """Number of micro-batches of this epoch so far."""
     current_batch: int = -1
-    """Index within its epoch of the micro-batch that was begun last."""
+    """Index in its epoch of the micro-batch that was started last; -1 before the first."""
     num_train_batches: int | None = None
-    """Per epoch and rank, where known."""
+    """Training batches per epoch and rank; None if unknown."""
     num_eval_batches: int | None = None
-    """Per evaluation and rank, where known."""
+    """Batches of all loaders per evaluation and rank; None if unknown."""
     datamodule: Any = None
-    """The `DataModule`, where there is one."""
+    """The user's `DataModule`; None if there is none."""
     eval_batches: dict[str, list[int | None]] = field(default_factory=dict)
-    """Stage → the same for each loader."""
+    """Stage → batches per rank of each loader; None for a loader of unknown length."""
     status: str = "running"
-    """Of a stage that runs; others have an `EndedState`."""
+    """Status of a running stage. Ended stages have an `EndedState`."""
     finished: bool = False
     manual_optimizers: list[ManualOptimizer] = field(default_factory=list)
-    """For a module that steps by itself; empty outside of a fit."""
+    """Optimizers of a module that optimizes manually; empty outside of a fit."""
     train_data: FitData | None = None
-    """Of a fit."""
+    """Loaders of a fit; None in other stages."""
     eval_data: EvalLoader | None = None
-    """The loader that an evaluation reads."""
+    """The loader that the evaluation is reading."""
     batch_counts: bool = True
-    """Whether the batch of an evaluation counts, or is there only because every rank has to run a forward."""
+    """Whether an evaluation's batch counts. Others only make all ranks run the same number of forwards."""
     boundary: Boundary | None = None
-    """Of a fit: where it may be asked to stop."""
+    """Where the stage may be stopped; None before the loop starts and after it has ended."""
     save: Callable[..., None] | None = None
-    """Writes a checkpoint of the whole run to a path, or with weights_only=True of its weights; collective. None
-    before there is anything to write."""
+    """Writes a checkpoint of the whole run to a path, or only its weights with `weights_only=True`. Collective.
+
+    None until the stage can be saved.
+    """
 
     @property
     def fn(self) -> str:

@@ -1,4 +1,4 @@
-"""Settings of torch that hold while a stage runs in a process, and are afterwards as they were."""
+"""Settings of torch that hold while a stage runs in a process, and are restored afterwards."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextmanager
 def torch_settings(settings: TrainerSettings) -> Iterator[None]:
-    """Deterministic algorithms, cuDNN's trials and autograd's search for anomalies, as the trainer says."""
+    """Apply the trainer's `deterministic`, `benchmark` and `detect_anomaly`; restore torch's settings at the end."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark, workspace = torch.backends.cudnn.benchmark, os.environ.get(_WORKSPACE)
     if settings.deterministic:
-        # cuBLAS is deterministic with a workspace of its own alone; it reads this when it is first used.
+        # cuBLAS is deterministic only with this workspace setting. It reads the variable when it is first used.
         os.environ.setdefault(_WORKSPACE, ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=settings.deterministic == "warn")
     if settings.benchmark is not None:
