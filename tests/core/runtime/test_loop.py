@@ -146,9 +146,9 @@ def test_what_was_prepared_is_found_by_its_module() -> None:
         assert prepared_of(both, PreparedModule(each)) is each
     assert prepared_of([first], None) is first
     for everything, module, said in (
-        (both, None, "^2 modules were set up: pass the one"),
-        (both, Net(), "^2 modules were set up: pass the one"),
-        ([first], PreparedModule(second), "^1 modules were set up: pass the one"),
+        (both, None, "^2 modules were set up: pass the module"),
+        (both, Net(), "^2 modules were set up: pass the module"),
+        ([first], PreparedModule(second), "^1 modules were set up: pass the module"),
         ([], None, r"^no module was set up: call setup\(\) first"),
     ):
         with pytest.raises(ConfigError, match=said):

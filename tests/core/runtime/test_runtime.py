@@ -273,7 +273,7 @@ def test_several_modules_need_no_name_where_backward_is_autograds_alone() -> Non
 
     assert launch(work, False)
     own = Watches(own_backward=True)
-    with pytest.raises(ConfigError, match="2 modules were set up: pass the one"):
+    with pytest.raises(ConfigError, match="2 modules were set up: pass the module"):
         launch(work, False, plugins=[own])
     assert own.backwards == []
     assert launch(work, True, plugins=[own])

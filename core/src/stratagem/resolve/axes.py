@@ -1,4 +1,4 @@
-"""The axes that a run's strategy composes: lines of the plan, and what ranks compare when they meet."""
+"""The axes that a run's strategy composes, for the printed plan and for comparing ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def resolved_axes(catalogue: Catalogue, axes: Sequence[Axis]) -> list[Resolved]:
-    """Return what each axis comes from, and its size.
+    """Return each axis with its size, and the distribution that declares it.
 
     Args:
         catalogue: what is installed.
-        axes: of the strategy, outermost first.
+        axes: the strategy's axes, outermost first.
     """
     declared = {component.target: component for component in catalogue.of_kind("axis")}
     found = []

@@ -1,4 +1,4 @@
-"""`Defaults`: answers every hook that no plugin answers."""
+"""`Defaults`: implements all hooks, for those that no plugin implements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices of its accelerator a run has on this node: those that `devices` or its strategy asks for."""
+"""Chooses a run's devices on this node: those that `devices` or the strategy asks for."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def node_devices(
 
     Args:
         devices: the user's value.
-        parallel: those that the strategy was made with, which win.
+        parallel: the strategy's `parallel_devices`, which override `devices`.
         accelerator: counts its devices.
-        environment: "auto" is a device for each process on this node that it made.
+        environment: if it has made the processes on this node, "auto" is one device for each.
 
     Raises:
-        DeviceError: as `devices_of` does, or there is none.
+        DeviceError: as `devices_of`, or `devices` asks for none.
     """
     if parallel:
         return tuple(range(len(parallel)))
@@ -72,10 +72,10 @@ def node_devices(
 
 
 def given_devices(strategy: Strategy) -> list[torch.device] | None:
-    """Return the devices that a strategy object was made with; None where it leaves them to the run.
+    """Return the `parallel_devices` of a strategy object; None if it has none.
 
     Raises:
-        DeviceError: `parallel_devices` holds something else than devices, or some twice.
+        DeviceError: `parallel_devices` has something other than devices, or devices of several types.
     """
     given = strategy.parallel_devices
     if not given:
@@ -94,7 +94,7 @@ def given_devices(strategy: Strategy) -> list[torch.device] | None:
 
 
 def torch_device_type(devices: Sequence[torch.device] | None) -> str | None:
-    """Return the type of given devices, as "cuda"; None where none were given."""
+    """Return the type of given devices, such as "cuda"; None if none are given."""
     return devices[0].type if devices else None
 
 

@@ -1,4 +1,4 @@
-"""Choosing the environment of a run: an object, a class, a name, or what the variables show."""
+"""Chooses the environment of a run: an object, a class, a name, or the one that environment variables show."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stratagem.resolve.resolved import Resolved, resolved_from
 
 
 def requested_size(devices: Any, num_nodes: Any, capabilities: Capabilities | None = None) -> RequestedSize:
-    """Return how many processes a run asks for, as far as that is known before its parts are chosen.
+    """Return how many processes a run asks for, as far as that is known before its components are chosen.
 
     Args:
         devices: as in `RunConfig`.
         num_nodes: as in `RunConfig`.
-        capabilities: the strategy's, where it was chosen by name.
+        capabilities: the strategy's, if it was chosen by name.
     """
     return size_on(parse_num_nodes(num_nodes), devices, capabilities)
 
@@ -43,12 +43,12 @@ def choose_environment(
         catalogue: what is installed.
         wanted: a name, "auto", a class, or an object that was made already.
         environ: the process's environment variables.
-        size: what the run asks for, for processes started by hand with some of the variables.
+        size: the size that the run asks for. It completes the variables of processes that were started by hand.
 
     Raises:
-        ConfigError: `wanted` is no environment.
-        ConflictError: two of one priority recognise the variables.
-        UnknownNameError: a launcher has started several processes, and what reads its variables isn't installed.
+        ConfigError: `wanted` is not an environment.
+        ConflictError: two environments with the same priority recognise the variables.
+        UnknownNameError: a launcher has started several processes, and no installed environment reads its variables.
     """
     size = size or RequestedSize()
     if isinstance(wanted, type) and issubclass(wanted, Environment):
@@ -89,7 +89,7 @@ def _refuse_unread_launcher(catalogue: Catalogue, environ: Mapping[str, str]) ->
 
 
 def _missing_environment(catalogue: Catalogue, name: str) -> str | None:
-    """Say how to get the environment that reads a variable; None where another plugin offers one of its name."""
+    """Say how to get the environment that reads a variable; None if another plugin has one with its name."""
     if not name:
         return "no installed environment reads it, so install the plugin for this launcher"
     try:
@@ -117,7 +117,7 @@ def _refuse_incomplete_launcher(classes: Iterable[type[Environment]], environ: M
 def _refuse_rivals(
     cls: type[Environment], components: Mapping[type[Environment], Component], environ: Mapping[str, str]
 ) -> None:
-    """Refuse two recognised environments of one priority."""
+    """Refuse two environments with the same priority that both recognise the variables."""
     mine = components[cls]
     for other, component in components.items():
         if other is not cls and component.priority == mine.priority and other.detect(environ) is not None:

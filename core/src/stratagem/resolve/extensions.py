@@ -1,4 +1,4 @@
-"""Extensions of a run: objects with hook wrappers, by name or made already."""
+"""Loads the extensions of a run: objects with hook wrappers, or names of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratagem.resolve.resolved import Resolved, resolved_from
 
 
 def load_extension(catalogue: Catalogue, extension: Any) -> Resolved:
-    """An object given by the caller, "package.module:Class", or an extension's name or "distribution:name"."""
+    """Return an extension: an object, or the one named "NAME", "DISTRIBUTION:NAME" or "PACKAGE.MODULE:CLASS"."""
     if not isinstance(extension, str):
         _refuse_component(extension)
         name = f"{type(extension).__module__}.{type(extension).__qualname__}"

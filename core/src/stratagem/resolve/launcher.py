@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_launcher(catalogue: Catalogue, plan: LaunchPlan) -> Launcher:
-    """Make the launcher of a run; errors as of `installed_launcher`."""
+    """Make the launcher of a run. It raises the same errors as `installed_launcher`."""
     launcher: Launcher = installed_launcher(catalogue).load()(plan)
     return launcher
 

@@ -1,4 +1,4 @@
-"""Which strategies go with which accelerators and settings, before any launch."""
+"""Matches strategies with accelerators and settings, before any launch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 
 def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolved | None) -> Component:
-    """Return the strategy for "auto": the first for this number of processes, or of devices in one process.
+    """Return the strategy for "auto": the first one for this number of devices.
 
-    Where no strategy is for a single process, one device gets the first with a process per device.
+    For several devices, strategies with a process per device come before those with all devices in one process. For
+    one device, strategies with a single process come before those with a process per device.
 
     Args:
-        catalogue: what is installed; what lacks a library isn't considered.
-        processes: how many devices the run has.
-        accelerator: their kind, where it is known.
+        catalogue: what is installed. Strategies whose library is missing aren't considered.
+        processes: number of devices of the run.
+        accelerator: the devices' accelerator, if it is known.
 
     Raises:
         UnknownNameError: there is none.
@@ -39,7 +40,7 @@ def automatic_strategy(catalogue: Catalogue, processes: int, accelerator: Resolv
     if processes > 1:
         fitting += [component for component in able if "several_devices" in component.capabilities.features]
     else:
-        # One that wants a process per device has one process on one device.
+        # A strategy with a process per device has a single process on one device.
         fitting += [component for component in able if component.capabilities.processes == "per-device"]
     if not fitting:
         raise UnknownNameError(
@@ -63,14 +64,14 @@ def refuse_missing_features(
     needed: Sequence[str],
     strategy: Strategy | None = None,
 ) -> None:
-    """Refuse what the strategy doesn't declare, naming its setting that would do, or strategies that do.
+    """Refuse features that the strategy doesn't declare. The error names a setting or strategies that have them.
 
     Args:
         catalogue: of the run.
         name: the strategy's.
         capabilities: the strategy's.
-        needed: features.
-        strategy: asked which of its settings to change.
+        needed: names of features.
+        strategy: knows which of its settings enables a feature; None names only other strategies.
 
     Raises:
         CombinationError: a needed feature is missing.
@@ -109,7 +110,7 @@ def refuse_accelerator(catalogue: Catalogue, strategy: Resolved, accelerator: Re
 
 
 def processes_per_node(capabilities: Capabilities, devices: tuple[int, ...]) -> int:
-    """Return how many processes a strategy wants on a node with `devices`."""
+    """Return how many processes a strategy has on a node with `devices`."""
     return len(devices) if capabilities.processes == "per-device" else 1
 
 
@@ -121,7 +122,7 @@ def refuse_process_count(
     nodes: Nodes,
     asked: Devices | str,
 ) -> None:
-    """Refuse numbers of processes and devices that the strategy can't have.
+    """Refuse numbers of processes and devices that the strategy doesn't support.
 
     Args:
         catalogue: what is installed.
@@ -169,7 +170,7 @@ def refuse_start_method(strategy: Resolved) -> None:
     """Refuse a way to start processes that the strategy doesn't declare.
 
     Raises:
-        CombinationError: says which it has.
+        CombinationError: names the start methods that it declares.
     """
     start_method, able = strategy.value.start_method, strategy.capabilities.start_methods
     if start_method not in able:
@@ -182,10 +183,10 @@ def refuse_start_method(strategy: Resolved) -> None:
 def refuse_unavailable_backend(strategy: Resolved) -> None:
     """Refuse a backend of process groups that this build of torch lacks.
 
-    A name that torch doesn't know passes: what registers it may be imported in the workers.
+    An unknown name is accepted unless it resembles a known one: workers may import a module that registers it.
 
     Raises:
-        ConfigError: names those that there are.
+        ConfigError: names the available backends.
     """
     given = getattr(strategy.value, "process_group_backend", None)
     if not isinstance(given, str):
@@ -205,12 +206,12 @@ def refuse_unavailable_backend(strategy: Resolved) -> None:
 
 
 def strategies_for(catalogue: Catalogue, processes: str) -> list[str]:
-    """Names of installed strategies that want this many processes, nearest first."""
+    """Return the names of installed strategies with this `Capabilities.processes`, in the catalogue's order."""
     return [each.name for each in _choices(catalogue) if each.capabilities.processes == processes]
 
 
 def _choices(catalogue: Catalogue) -> list[Component]:
-    """Return the strategies that can be chosen by name alone: not the one that composes the axes given."""
+    """Return the strategies that can be chosen by name. The one that composes axes needs an expression of axes."""
     return [each for each in catalogue.of_kind("strategy") if not each.composes_axes]
 
 
@@ -219,5 +220,5 @@ def _instead(names: Sequence[str]) -> str:
 
 
 def allows(allowed: Sequence[str], name: str) -> bool:
-    """Whether a declared list of names has `name`; "*" has all, and "float8*" all that begin so."""
+    """Whether a declared list of names has `name`. "*" matches any name, and "float8*" any name with this prefix."""
     return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in allowed)

@@ -1,4 +1,4 @@
-"""`Resolved`: what a run has of one kind of component."""
+"""`Resolved`: the component that a run has of one kind."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ GIVEN = "given by the caller"
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a name or an object came to: a line of the printed plan."""
+    """The component that a name or an object stands for. Each is a line of the printed plan."""
 
     kind: Kind
     name: str
     """The name by which it was chosen."""
     value: Any
-    """The object; for a precision and a checkpointer, which only workers need, what makes it there."""
+    """The object. For precisions and checkpointers, which only workers need, a function that makes it."""
     origin: str = GIVEN
     """Distribution and version."""
     why: str = ""
     capabilities: Capabilities = field(default_factory=Capabilities)
     component: str = ""
-    """Name of its component; empty where it comes from none."""
+    """Name of its declared component; empty if it has none."""
     preload: tuple[str, ...] = ()
     """Modules that workers import beforehand."""
 
 
 def resolved_from(component: Component, value: Any, name: str = "", why: str = "") -> Resolved:
-    """Return what `component` came to; it is called by its own name, unless another is given."""
+    """Return the `Resolved` of a component. `name` is the component's own unless given."""
     return Resolved(
         kind=component.kind,
         name=name or component.name,
@@ -49,10 +49,9 @@ def resolved_from(component: Component, value: Any, name: str = "", why: str = "
 
 
 class Deferred:
-    """Imports a component when it is made.
+    """Makes a component, and imports it only then.
 
-    A checkpointer's imports take half a second, which a launching process would spend for nothing: only
-    workers make one.
+    A checkpointer's imports take half a second. Only workers make one, so the launching process can save that time.
     """
 
     def __init__(self, component: Component, options: Mapping[str, Any] | None = None) -> None:
@@ -63,13 +62,13 @@ class Deferred:
 
 
 def as_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as keyword arguments: "async" is a word of Python's, and `async_` the parameter for it."""
+    """Return options as keyword arguments: the parameter for "async", which is a keyword of Python, is `async_`."""
     return {f"{name}_" if iskeyword(name) else name: value for name, value in options.items()}
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A factory that returns what the caller gave."""
+    """A factory that returns the caller's object."""
 
     value: Any
 

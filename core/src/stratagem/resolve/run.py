@@ -1,4 +1,4 @@
-"""`Run`: what a configuration comes to on this machine, checked and sealed."""
+"""`Run`: the components of a configuration on this machine, checked, and the sealed hooks."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Run:
     config: RunConfig
     catalogue: Catalogue
     resolved: tuple[Resolved, ...]
-    """One for each kind of component, then the extensions, as the plan lists them."""
+    """One for each kind of component, then the extensions, in the order of the printed plan."""
     devices: tuple[int, ...]
-    """Indices of this node's devices, one per process, or all of one process's."""
+    """Indices of this node's devices: one per process, or all devices of a single process."""
     plan: LaunchPlan
     hooks: Hooks
 
     def of_kind(self, kind: Kind) -> Resolved:
-        """Return what the run has of a kind; of extensions, the first."""
+        """Return the run's component of a kind; the first of several."""
         return next(each for each in self.resolved if each.kind == kind)
 
     @property
@@ -80,12 +80,12 @@ class Run:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The strategy's."""
+        """The strategy's capabilities."""
         return self.of_kind("strategy").capabilities
 
     @property
     def accelerator(self) -> Accelerator:
-        """The kind of the devices."""
+        """The accelerator of the devices."""
         return cast("Accelerator", self.of_kind("accelerator").value)
 
     @property
@@ -99,10 +99,10 @@ class Run:
         return cast("Environment", self.of_kind("environment").value)
 
     def launcher(self) -> Launcher:
-        """Ask the `launch` hook; in the launching process only.
+        """Return the launcher of the `launch` hook. Call it in the launching process only.
 
         Raises:
-            CombinationError: output of workers is to be kept, and the launcher doesn't.
+            CombinationError: `log_dir` is set, and the launcher doesn't keep the output of workers.
         """
         launcher = self.hooks.launch(
             LaunchRequest(self.plan, self.environment, partial(make_launcher, self.catalogue))
@@ -120,18 +120,18 @@ class Run:
         return launcher
 
     def worker_config(self, launcher: Launcher) -> RunConfig:
-        """The configuration from which a worker that `launcher` starts assembles the same run."""
+        """Return the configuration from which a worker of `launcher` assembles the same run."""
         if launcher.worker_environment is None:
             return self.config
         strategy = self.config.strategy
         if not isinstance(strategy, str) and strategy.cluster_environment is not None:
             strategy = copy(strategy)
-            strategy.cluster_environment = None  # of the launching process; workers are in another
+            strategy.cluster_environment = None  # it is the launching process's, and workers have another
         return replace(self.config, environment=launcher.worker_environment, strategy=strategy)
 
     @property
     def world_size(self) -> int:
-        """Number of processes: those that the environment made, or else that the launcher makes, at most."""
+        """Number of processes: those that the environment has made, or else the most that the launcher makes."""
         return self.environment.world_size if self.environment.creates_processes else self.plan.world_size
 
     def process_devices(self) -> tuple[torch.device, ...]:
@@ -143,7 +143,7 @@ class Run:
         return devices
 
     def require(self, features: Sequence[str]) -> None:
-        """Refuse what the strategy doesn't declare.
+        """Refuse features that the strategy doesn't declare.
 
         Raises:
             CombinationError: names strategies that can.
@@ -151,27 +151,27 @@ class Run:
         refuse_missing_features(self.catalogue, self.strategy_name, self.capabilities, features)
 
     def refusal(self, feature: str, what: str) -> CombinationError:
-        """Return the error for `what`, which only strategies with `feature` can do; it names those installed."""
+        """Return the error that the strategy can't do `what`. It names installed strategies with `feature`."""
         return refusal(self.catalogue, self.strategy_name, what, [feature])
 
     def versions(self) -> dict[str, str]:
-        """Component → origin, for comparing ranks."""
+        """Return component → origin, for comparing ranks."""
         return {
             f"{each.kind} {each.name}": each.origin for each in self.resolved if each.kind != "environment"
         }
 
     def digest(self) -> str:
-        """Equal on ranks that run the same components in the same versions."""
+        """Return a hash that is equal on ranks with the same components in the same versions."""
         return sha256(repr(sorted(self.versions().items())).encode()).hexdigest()
 
 
 def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run:
-    """Choose, check and seal.
+    """Choose the components of a run, check them, and seal the hooks.
 
-    Nothing is started and no device is touched; nothing on disk changes.
+    It starts nothing, allocates nothing on a device, and writes nothing to disk.
 
     Raises:
-        UsageError: something isn't available; one of its subclasses says what.
+        UsageError: something isn't available, or components don't go together. Subclasses tell the cases apart.
         SealError: the hooks don't fit together.
     """
     environ = os.environ if environ is None else environ
@@ -181,7 +181,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     declared = named.capabilities if named else None
     parallel = given_devices(given) if given is not None else None
 
-    # Settings of a strategy object win over the run's.
+    # Settings of a strategy object override the run's.
     asked_environment = (given and given.cluster_environment) or config.environment
     size = size_on(nodes, len(parallel) if parallel else config.devices, declared)
     environment = choose_environment(catalogue, asked_environment, environ, size)
@@ -223,13 +223,14 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
     extensions = [load_extension(catalogue, extension) for extension in config.extensions]
 
     hooks = Hooks(Defaults(), [(each.name, each.value) for each in (strategy, *extensions)], PROTOCOLS)
-    # The code of an object that was given may be the script's own, which workers can't import beforehand.
+    # A given object's class may be in the script itself, which workers can't import beforehand.
     preload = (*checkpoint.preload, *(() if given else strategy.preload))
     plan = environment.value.complete_plan(
         _launch_plan(config, nodes, devices, strategy, preload, environ.get(RUN_SECRET_VARIABLE) or None)
     )
     if asked_environment == "auto" or not environment.value.creates_processes:
-        # Workers get a configuration that names their environment, and the launching process's rendezvous.
+        # Not in workers: their configuration names an environment that creates processes, and has the rendezvous of
+        # the launching process.
         refuse_unused_rendezvous(config, plan, environment.value.creates_processes)
     axes = resolved_axes(catalogue, strategy.value.axes)
     resolved = (strategy, *axes, accelerator, precision, environment, checkpoint, *extensions)
@@ -239,7 +240,7 @@ def assemble(config: RunConfig, environ: Mapping[str, str] | None = None) -> Run
 
 
 def _asked_strategy(catalogue: Catalogue, asked: Any) -> tuple[Strategy | None, Component | None]:
-    """Return the object that was given for a strategy, or the component that was named; neither of "auto"."""
+    """Return the given strategy object, or the component with the given name; both None for "auto"."""
     if not isinstance(asked, str):
         return select.checked_strategy(catalogue, asked), None
     return None, None if asked == "auto" else catalogue.find("strategy", asked)
@@ -276,7 +277,7 @@ def _launch_plan(
 
 
 def _nodes_features(environment: Environment, nodes: Nodes) -> list[str]:
-    """What a strategy must be able to do for the run's machines."""
+    """Return the features that a strategy needs for the run's number of machines."""
     if environment.creates_processes:
         return ["several_nodes"] if environment.world_size > environment.local_world_size else []
     return ["several_nodes"] * (nodes.max > 1) + ["elastic"] * nodes.is_elastic

@@ -1,4 +1,4 @@
-"""Choosing one component per kind, and refusing what can't work together, before any launch."""
+"""Chooses one component per kind, and refuses combinations that can't work, before any launch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def choose_strategy(
         wanted: a name, "auto", or a strategy object.
         options: keyword values for its constructor.
         processes: how many processes the run needs; decides "auto".
-        accelerator: the run's, where it is known; "auto" leaves out what doesn't go with it.
+        accelerator: the run's, if it is known; "auto" leaves out strategies that don't work with it.
     """
     if not isinstance(wanted, str):
         return _given_strategy(catalogue, checked_strategy(catalogue, wanted), options)
@@ -93,12 +93,12 @@ def _given_strategy(catalogue: Catalogue, strategy: Strategy, options: Mapping[s
         if component is not None:
             return _refined(resolved_from(component, strategy, name, GIVEN))
         if "capabilities" in vars(cls):
-            break  # a class derived from a declared one that declares something else
+            break  # a subclass of a declared class, with capabilities of its own
     return _refined(Resolved("strategy", name, strategy, capabilities=strategy.capabilities))
 
 
 def _of_the_user(strategy: Strategy, declared: Collection[str]) -> Iterator[type]:
-    """Yield the classes of a strategy before the first one that a distribution declares or the core has."""
+    """Yield the user's classes of a strategy: those before the first class of a distribution or of the core."""
     from stratagem.strategies.base import Strategy
 
     for cls in type(strategy).__mro__:
@@ -108,7 +108,7 @@ def _of_the_user(strategy: Strategy, declared: Collection[str]) -> Iterator[type
 
 
 def checked_strategy(catalogue: Catalogue, given: Any) -> Strategy:
-    """Return what was given for a strategy, if it is one.
+    """Return `given` if it is a strategy.
 
     Raises:
         UsageError: it is neither a name nor a strategy.
@@ -126,9 +126,9 @@ def checked_strategy(catalogue: Catalogue, given: Any) -> Strategy:
 def check_options(cls: Any, options: Mapping[str, Any], what: str) -> None:
     """Refuse keyword values that the constructor of `cls` doesn't have.
 
-    One with `**kwargs` refuses them itself: it knows how an option was called elsewhere.
+    A constructor with `**kwargs` refuses them itself, because it knows what options are called elsewhere.
     """
-    # `signature` wouldn't show its `**kwargs`: `show_options` lists a record's options in their place.
+    # `signature` may not show `**kwargs`: `show_options` lists a record's options instead.
     code = getattr(cls.__init__, "__code__", None)
     if code is not None and code.co_flags & CO_VARKEYWORDS:
         return
@@ -152,11 +152,11 @@ def refuse_unknown_options(parameters: Iterable[Parameter], options: Mapping[str
 def choose_accelerator(
     catalogue: Catalogue, wanted: Any, capabilities: Capabilities | None, device_type: str | None = None
 ) -> Resolved:
-    """Make the accelerator: an object, the one named, or the best that is there for "auto".
+    """Return the accelerator: the given object, the named one, or the best available one for "auto".
 
     Args:
-        capabilities: the strategy's, where it was chosen already; "auto" leaves out what it can't use.
-        device_type: of the devices that were given; "auto" leaves out accelerators of another.
+        capabilities: the strategy's, if it is known; "auto" leaves out accelerators on which it doesn't work.
+        device_type: type of the given devices; "auto" leaves out accelerators of another type.
     """
     if not isinstance(wanted, str):
         from stratagem.accelerators.base import Accelerator
@@ -237,7 +237,7 @@ def _available(catalogue: Catalogue) -> list[str]:
 def choose_precision(
     catalogue: Catalogue, wanted: Any, accelerator: Accelerator, capabilities: Capabilities
 ) -> Resolved:
-    """Return the precision; its value makes one, as `create(name, device)`."""
+    """Return the precision. Its value is a function that makes it: `create(name, device)`."""
     # 32 and 16 are names of precisions, as in Lightning; True is an int to Python.
     if not isinstance(wanted, (str, int)) or isinstance(wanted, bool):
         name = getattr(wanted, "name", type(wanted).__name__)
@@ -256,7 +256,7 @@ def choose_precision(
 def _check_precision(
     catalogue: Catalogue, component: Component, accelerator: Accelerator, capabilities: Capabilities
 ) -> None:
-    """Refuse a precision that the accelerator or the strategy doesn't have."""
+    """Refuse a precision that the accelerator or the strategy doesn't support."""
     name = component.name
     refusal = _refuse_on(accelerator, component)
     if refusal is not None:
@@ -271,7 +271,7 @@ def _check_precision(
 
 
 def _refuse_on(accelerator: Accelerator, component: Component) -> str | None:
-    """Return why a precision isn't available on an accelerator; None where it is."""
+    """Return why a precision isn't available on an accelerator; None if it is."""
     able = component.capabilities.accelerators
     if not allows(able, accelerator.name):
         return f"it works on {' or '.join(able)} alone"
@@ -285,11 +285,13 @@ def _possible(catalogue: Catalogue, accelerator: Accelerator) -> Iterable[str]:
 def choose_checkpointer(
     catalogue: Catalogue, given: Any, name: str, options: Mapping[str, Any] | None = None
 ) -> Resolved:
-    """Return the checkpointer; its value makes one of collectives: the strategy's own, or the one of that name.
+    """Return the checkpointer: the strategy's own, or the one with this name.
+
+    Its value is a function that makes it from collectives.
 
     Args:
         given: the strategy's `Checkpointer`, or a function that makes one; None for none.
-        name: name of an installed one. The default one may be missing, until something is saved or loaded.
+        name: name of an installed one. If the default one is missing, saving or loading raises the error.
         options: keyword values for its constructor.
     """
     if given is not None:
@@ -315,7 +317,7 @@ def choose_checkpointer(
             raise
         return Resolved("checkpoint", name, Constant(MissingCheckpointer(str(error))), "not here")
     if options:
-        # Its class is imported here for that alone.
+        # Only to check its options, the class is imported in the launching process, too; see `Deferred`.
         _, *own = signature(component.load()).parameters.values()
         refuse_unknown_options(own, as_keywords(options), f"checkpoint {component.name!r}")
     return resolved_from(component, Deferred(component, options))

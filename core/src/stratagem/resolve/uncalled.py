@@ -1,4 +1,4 @@
-"""Methods that other trainers call on a strategy and nothing calls here, each with what to write instead."""
+"""Methods of strategies that other trainers call and Stratagem doesn't, each with what to write instead."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ UNCALLED: Mapping[str, str] = {
 
 
 def refuse_uncalled(classes: Iterable[type]) -> None:
-    """Refuse a user's strategy that overrides what nothing calls.
+    """Refuse a user's strategy that overrides a method that nothing calls.
 
-    A method that another one of the same classes mentions is a helper of the user's, and stays.
+    A method is accepted if another method of the same classes mentions it: it is then a helper of the user's.
 
     Args:
         classes: the user's own classes, nearest first.

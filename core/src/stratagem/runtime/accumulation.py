@@ -1,4 +1,4 @@
-"""`Accumulation`: which calls of your own training loop take effect within `Runtime.accumulate`."""
+"""`Accumulation`: decides which calls of your own training loop take effect within `Runtime.accumulate`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Accumulation:
-    """Windows of micro-batches, one after the other: the gradients of a window are the mean of its micro-batches'.
+    """Divides the micro-batches of a loop into windows. A window's gradients are the mean of its micro-batches'.
 
     Attributes:
-        sizes: micro-batches per step, as `setup` was given them.
-        position: the micro-batch's place in its window, from 1; 0 before the first one.
-        length: micro-batches of this window.
+        sizes: micro-batches per step, as `setup` got them.
+        position: the micro-batch's position in its window, from 1; 0 before the first one.
+        length: number of micro-batches in this window.
         is_within: whether the loop is in a micro-batch.
     """
 
@@ -37,11 +37,11 @@ class Accumulation:
         self._stepped: set[int] = set()
         """Optimizers that stepped in this micro-batch, by id."""
         self._held: dict[int, str] = {}
-        """Those whose step was held back in this window and hasn't come since: id → name."""
+        """Optimizers whose step was held back in this window, and that haven't stepped since: id → name."""
         self._batch: tuple[int, ...] | None = None
         self._prepared: Sequence[Prepared] = ()
         self._before: list[tuple[int, int] | None] = []
-        """Of each gradient as it was when the micro-batch before ended: which tensor, and its version."""
+        """Id and version of each gradient at the end of the previous micro-batch; None where there was none."""
 
     @property
     def is_open(self) -> bool:
@@ -55,11 +55,11 @@ class Accumulation:
 
     @contextmanager
     def micro_batch(self, prepared: Sequence[Prepared], loader: EpochLoader[Any] | None) -> Iterator[None]:
-        """Around one micro-batch: `Runtime.accumulate`.
+        """Return a context for one micro-batch. See `Runtime.accumulate`.
 
         Args:
             prepared: everything that was set up.
-            loader: one whose last batch ends a window; None for none.
+            loader: a loader whose last batch ends a window; None for none.
         """
         if len(self.sizes) != 1:
             raise ConfigError(
@@ -100,13 +100,13 @@ class Accumulation:
             self._before = self._gradients()
 
     def begin_backward(self) -> float:
-        """Note a backward by `Runtime.backward`, and return by what its loss is divided, unless it has a weight."""
+        """Note a call of `Runtime.backward`. Return the divisor of its loss, which applies if it has no weight."""
         if self.is_within and self._has_backward and self.length > 1:
             if sum(len(each.optimizers) for each in self._prepared) > 1:
                 raise UsageError(
                     "backward was called twice in one micro-batch of accumulate, with several optimizers: a loss "
-                    "would leave gradients in parameters of another's; add the losses, or divide them and call "
-                    "no_sync yourself"
+                    "would leave gradients in parameters of another optimizer; add the losses, or divide them and "
+                    "call no_sync yourself"
                 )
         elif self.is_within:
             if self.position > 1:
@@ -117,8 +117,8 @@ class Accumulation:
     def drops(self, optimizer: Optimizer) -> bool:
         """Whether `zero_grad` takes effect.
 
-        It does before a window's first backward and after its last, whether the loop calls it first or last, and
-        after a step.
+        It does outside of `accumulate`, and after the optimizer's step. Otherwise it does before a window's first
+        backward and after its last one, because loops call it at the beginning or at the end.
         """
         if not self.is_within or id(optimizer) in self._stepped:
             return True
@@ -131,7 +131,7 @@ class Accumulation:
             self._before = self._gradients()
 
     def steps(self, optimizer: Optimizer) -> bool:
-        """Note that an optimizer is to step, and return whether it does.
+        """Note a call of an optimizer's `step`. Return whether it takes effect.
 
         Raises:
             GradientError: as `check`.
@@ -145,10 +145,10 @@ class Accumulation:
         return True
 
     def check(self) -> None:
-        """Refuse gradients that something else than `Runtime.backward` has changed.
+        """Refuse gradients that anything but `Runtime.backward` has changed.
 
         Raises:
-            GradientError: an undivided loss was taken backward, or the window's gradients were dropped.
+            GradientError: backward of an undivided loss was run, or the window's gradients were dropped.
         """
         is_checked = self.is_within and self.length > 1 and not self._has_backward and self._before
         if not is_checked or self._gradients() == self._before:
@@ -160,7 +160,7 @@ class Accumulation:
         )
 
     def unsaved(self, path: object) -> UsageError:
-        """Return what to raise where a checkpoint would leave gradients out."""
+        """Return the error for a checkpoint that would leave gradients out."""
         return UsageError(
             f"save got {str(path)!r} after micro-batch {self.position} of {self.length}, whose gradients no "
             "checkpoint has: save after the step, where runtime.sync_gradients is True"
@@ -202,7 +202,7 @@ class Accumulation:
 
 
 def _refuse_step(optimizer: Optimizer, *_: Any) -> None:
-    """Refuse a step that didn't come through the optimizer that `setup` returned, which holds it back."""
+    """Refuse a step of the user's optimizer. Only the one that `setup` returned can hold a step back."""
     raise UsageError(
         f"the {type(optimizer).__name__} that setup() got was stepped within accumulate, before the window's last "
         "micro-batch: step the optimizer that setup() returned"

@@ -1,4 +1,4 @@
-"""What `Runtime.save` writes and `Runtime.load` reads."""
+"""Checkpoints of `Runtime.save` and `Runtime.load`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from stratagem.runtime.session import Session
     from stratagem.strategies.prepared import Prepared
 
-_NAMED = re.compile(r"(optimizer/\d+|[^/]+)/")  # what is before a parameter's name in a tensor's key
+_NAMED = re.compile(r"(optimizer/\d+|[^/]+)/")  # the prefix of a parameter's name in a tensor's key
 
 
 def save_session(session: Session, parts: dict[str, Prepared], path: str, state: Mapping[str, Any]) -> None:
-    """Write tensors of what was set up, by name, generators and the user's `state`. Collective."""
+    """Write the prepared modules in `parts`, random number generators and the user's `state`. Collective."""
     session.checkpointer.wait()
     tensors: dict[str, torch.Tensor] = {}
     for name, prepared in parts.items():
@@ -52,7 +52,7 @@ def save_session(session: Session, parts: dict[str, Prepared], path: str, state:
 
 
 def load_session(session: Session, parts: dict[str, Prepared], path: str, verify: bool) -> dict[str, Any]:
-    """Read what `save_session` or a trainer wrote; return the user's state. Collective."""
+    """Restore a checkpoint of `save_session` or of a trainer. Return the user's state. Collective."""
     reader = session.open_checkpoint(path, verify)
     with fitting(reader):
         saved = dict(reader.state["prepared"])
@@ -71,12 +71,12 @@ def load_session(session: Session, parts: dict[str, Prepared], path: str, verify
 
 
 def _key(key: str, part: str) -> str:
-    """Return a tensor's key with `part` before the name in it, as in one nn.ModuleDict."""
+    """Return a tensor's key with `part` before its name, as if the modules were in one nn.ModuleDict."""
     return _NAMED.sub(rf"\g<0>{part}.", key, count=1) if part else key
 
 
 class _PartReader(CheckpointReader):
-    """Reads one module's part of a checkpoint of several modules."""
+    """Reads one module from a checkpoint of several modules."""
 
     def __init__(self, reader: CheckpointReader, part: str) -> None:
         self.state, self.world_size, self.path = reader.state, reader.world_size, reader.path
@@ -96,12 +96,12 @@ class _PartReader(CheckpointReader):
 
 
 def resumption(world_size: int, exact: Sequence[str], inexact: Mapping[str, str]) -> dict[str, Any]:
-    """What a checkpoint says of a run that goes on from it, for `stratagem checkpoint inspect`.
+    """Return what a resumed run restores exactly, and what it doesn't, for `stratagem checkpoint inspect`.
 
     Args:
-        world_size: of the run.
-        exact: what else than the model, its optimizers and generators goes on to the bit.
-        inexact: what doesn't → why.
+        world_size: of the run that writes the checkpoint.
+        exact: state that is restored bit by bit, in addition to the model, optimizers and generators.
+        inexact: state that isn't → the reason.
     """
     ranks = "this process" if world_size == 1 else f"{world_size} ranks, where as many go on"
     own = ["parameters, buffers and the optimizers' states", f"the random number generators of {ranks}"]
@@ -109,7 +109,7 @@ def resumption(world_size: int, exact: Sequence[str], inexact: Mapping[str, str]
 
 
 def states_of(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what there is to keep of a user's `state`: not what was set up, and of objects their `state_dict`."""
+    """Return the values to save of a user's `state`: none that were set up, and for objects their `state_dict`."""
     return {
         name: value.state_dict() if hasattr(value, "state_dict") else value
         for name, value in state.items()
@@ -120,7 +120,11 @@ def states_of(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[
 def restore_state(
     own: Sequence[Prepared], saved: dict[str, Any], state: dict[str, Any], path: str
 ) -> dict[str, Any]:
-    """Give `state` what was saved by its keys, none of which may be missing; return the rest."""
+    """Restore the values of `state` from the saved ones with the same keys. Return the other saved ones.
+
+    Raises:
+        CheckpointError: a key of `state` wasn't saved.
+    """
     wanted = {name: value for name, value in state.items() if not is_of(own, value)}
     missing = sorted(map(str, wanted.keys() - saved.keys()))
     if missing:
@@ -137,7 +141,7 @@ def restore_state(
 
 @contextmanager
 def fitting(reader: CheckpointReader, part: str = "its state") -> Iterator[None]:
-    """Report an error while state is restored as an error of the checkpoint.
+    """Turn an error while state is restored into an error of the checkpoint.
 
     Raises:
         CheckpointError: names the checkpoint, `part` and the original error.
@@ -152,10 +156,10 @@ def fitting(reader: CheckpointReader, part: str = "its state") -> Iterator[None]
 
 
 def same_ranks(reader: CheckpointReader, collectives: Collectives) -> bool:
-    """Whether each rank reads the part of the data that it read when the checkpoint was written.
+    """Whether each rank reads the same part of the data as when the checkpoint was written.
 
-    Only then is what it drew there its own to draw: ranks that share a copy of the model draw alike, and
-    all others apart.
+    Only then may ranks restore their random number generators: ranks that share a copy of the model draw the same
+    numbers, and all others different ones.
     """
     saved = (reader.world_size, reader.state.get("data_ranks", reader.world_size))
     return saved == (collectives.world_size, collectives.data.world_size)

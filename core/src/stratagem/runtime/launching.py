@@ -1,4 +1,4 @@
-"""A task in every rank of a run, with the one `Runtime` that the run has in each process."""
+"""Runs a task in every rank of a run, with one `Runtime` per process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def launch(run: Run, task: Task, runtime: Runtime | None = None) -> Any:
     """Call `task.function(runtime, *task.args)` in every rank of `run`; see `Launcher.launch`.
 
     Args:
-        run: assembled in this process.
-        task: what ranks do.
-        runtime: the one to use where this process is a rank itself; one is made where it is None.
+        run: the run, assembled in this process.
+        task: the work of each rank.
+        runtime: the runtime to use if this process is a rank itself; None makes one.
     """
     launcher = run.launcher()
     if launcher.in_process:
@@ -48,14 +48,14 @@ def attach(run: Run, runtime: Runtime) -> None:
             "`stratagem run`, or pass the function that each rank is to run"
         )
     runtime.open(run, in_launching_process=True)
-    # Python keeps the error that ends a script. Other ranks needn't wait for a rank that failed.
+    # Python keeps the error that ends a script in `sys.last_value`. A rank that failed must not wait for the others.
     atexit.register(lambda: runtime.close(failed=getattr(sys, "last_value", None) is not None))
 
 
 def _work(
     run: Run | RunConfig, runtime: Runtime | None, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> Any:
-    """What every worker does."""
+    """Open the runtime of a worker, call the task's function, and close the runtime."""
     here = run if isinstance(run, Run) else assemble(run)
     if runtime is None:
         arguments = {field.name: getattr(here.config, field.name) for field in fields(here.config)}
@@ -64,15 +64,15 @@ def _work(
     try:
         result = function(runtime, *args)
     except BaseException as error:
+        # Closing makes the other ranks fail, too. The launcher reports the first failure, so note the time before.
         failed_at = time.time()
         of_memory = None
         if isinstance(error, torch.OutOfMemoryError) and not isinstance(error, UsageError):
-            with suppress(
-                Exception
-            ):  # a report that fails must neither hide the error nor keep the others waiting
+            # An error in the report must neither hide the original error nor keep the other ranks waiting.
+            with suppress(Exception):
                 of_memory = device_memory_error(error, runtime.session)
         ended = of_memory or error
-        ended.failed_at = failed_at  # type: ignore[attr-defined]  # closing makes the others fail, too
+        ended.failed_at = failed_at  # type: ignore[attr-defined]  # exceptions take any attribute
         runtime.close(failed=True)
         if of_memory is not None:
             raise of_memory from error

@@ -18,7 +18,7 @@ BatchT = TypeVar("BatchT")
 
 
 class _Given:
-    """Has the attributes of the loader that it was made of, as `dataset` and `batch_size`."""
+    """Has the attributes of the user's loader, such as `dataset` and `batch_size`."""
 
     _given: Iterable[Any]
     _data: TrainData | EvalData
@@ -29,7 +29,7 @@ class _Given:
         return self._data.num_batches
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_given":  # while it is made from a pickle or a copy
+        if name == "_given":  # not set yet while a pickle or a copy is made
             raise AttributeError(name)
         return getattr(self._given, name)
 
@@ -38,8 +38,8 @@ class EpochLoader(_Given, Generic[BatchT]):
     """One epoch of training per iteration, in the same order on any number of ranks.
 
     Attributes:
-        epoch: index of the epoch that the next iteration runs; set it to go on where a run stopped.
-        batches_given: how many the latest iteration has given.
+        epoch: index of the epoch that the next iteration runs; set it to continue where a run stopped.
+        batches_given: number of batches that the latest iteration has given.
     """
 
     _data: TrainData
@@ -65,7 +65,7 @@ class EpochLoader(_Given, Generic[BatchT]):
 
     @property
     def batches_left(self) -> int | None:
-        """How many batches follow in this iteration; None where the loader doesn't know its length."""
+        """Number of batches that follow in this iteration; None if the loader doesn't know its length."""
         return None if self._data.num_batches is None else self._data.num_batches - self.batches_given
 
     def _counted(self, batches: Iterable[BatchT]) -> Iterator[BatchT]:
@@ -78,12 +78,12 @@ class EpochLoader(_Given, Generic[BatchT]):
 class EvalLoader(_Given, Generic[BatchT]):
     """All samples once per iteration, over all ranks together and in the data's own order.
 
-    Ranks may have different numbers of samples, and of batches: add up sums and counts over ranks, not
-    means (docs/guides/data.md).
+    Ranks may have different numbers of samples and batches. Add up sums and counts over ranks, not means: see
+    docs/guides/data.md.
 
     Attributes:
-        repeats: whether `pairs` gives some rank batches that don't count; True where that isn't known.
-            Only under a strategy whose forward is a collective.
+        repeats: whether `pairs` gives some rank batches that don't count; True if that isn't known. It happens only
+            under a strategy whose forward is collective.
     """
 
     _data: EvalData
@@ -115,10 +115,10 @@ class EvalLoader(_Given, Generic[BatchT]):
         return (batch for batch, _ in self.pairs())
 
     def pairs(self) -> Iterator[tuple[BatchT, bool]]:
-        """Yield (batch, counts), equally often on every rank where the strategy's forward is a collective.
+        """Yield (batch, counts). Under a strategy whose forward is collective, all ranks get as many batches.
 
-        A batch that doesn't count is there only so that this rank takes part in the forward of the
-        others. Every rank must iterate to the end.
+        A batch whose `counts` is False only lets this rank take part in the other ranks' forward. Every rank must
+        iterate to the end.
         """
         return iter(self._mover(self._data))
 
@@ -131,7 +131,7 @@ def share_loader(
     evaluation: bool,
     share: bool,
 ) -> EpochLoader[Any] | EvalLoader[Any]:
-    """Return `loader` shared among ranks unless not `share`, on the device by `mover`; see `Runtime.dataloader`."""
+    """Return `loader`, divided among ranks if `share`, on the device by `mover`; see `Runtime.dataloader`."""
     data, run = session.collectives.data, session.run
     if evaluation:
         is_collective = "collective_forward" in run.capabilities.features

@@ -1,4 +1,4 @@
-"""What `Runtime.setup` returns: drop-in module and optimizers."""
+"""The drop-in module and optimizers that `Runtime.setup` returns."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ _CONTAINER_METHODS = (
     "__contains__",
     "__reversed__",
 )
-"""Python looks these up on an object's class, where `__getattr__` isn't asked."""
+"""Python looks these up on an object's class, without calling `__getattr__`."""
 
 
 class PreparedModule(nn.Module):
-    """Calls go through the strategy and the precision; everything else is the user's module.
+    """The user's module, called through the strategy and the precision.
 
-    Names of parameters and in `state_dict` are that module's; other attributes are looked up, and set, on it.
+    Parameters and `state_dict` have the names of the user's module. Other attributes are read from it and set on it.
 
     Args:
-        prepared: of the module.
-        methods: where there are some, the strategy has a `MethodModule`, and calls of these go through it too; other
-            methods may call no layers, and `advice` is what to do about one that does.
+        prepared: the prepared module.
+        methods: names of methods that are called through the strategy's `MethodModule`; empty if it has none. Other
+            methods must not call layers.
+        advice: what to do about another method that calls layers, for the error message.
     """
 
     def __new__(cls, prepared: Prepared, *args: Any, **kwargs: Any) -> PreparedModule:
-        """Make an object that is indexed and iterated over as the user's module is, where that is a container."""
+        """Create the object. If the user's module is a container, it can be indexed and iterated over, too."""
         kind = type(prepared.original_module)
         forwarded = {name: _forwarded(name) for name in _CONTAINER_METHODS if hasattr(kind, name)}
         made: PreparedModule = super().__new__(type(cls.__name__, (cls,), forwarded) if forwarded else cls)
@@ -116,9 +117,10 @@ def _forwarded(name: str) -> Callable[..., Any]:
 def optimizers_for(
     module: nn.Module, optimizers: Sequence[Optimizer | Callable[[nn.Module], Optimizer]]
 ) -> Callable[[], list[Optimizer]]:
-    """Return a factory that a strategy calls once parameters are in their final place.
+    """Return a function that makes the optimizers. A strategy calls it when parameters are final.
 
-    Optimizers are pointed at the parameters that then have the names of theirs; functions are called with the module.
+    In the user's optimizers, it replaces parameters by those that now have the same names. It calls the user's
+    functions with the module.
     """
     if not isinstance(module, nn.Module) or isinstance(module, PreparedModule):
         raise ConfigError(f"setup got {_kind_of(module)} first: give your module, and then its optimizers")
@@ -136,7 +138,7 @@ def optimizers_for(
                 made.append(optimizer(module))
                 continue
             for group in optimizer.param_groups:
-                # In place: LBFGS keeps the list itself, and would step the former parameters.
+                # In place: LBFGS keeps a reference to the list, and would step the old parameters.
                 group["params"][:] = [current[names[id(p)]] if id(p) in names else p for p in group["params"]]
             made.append(optimizer)
         return made
@@ -159,10 +161,11 @@ def wrap(
     methods: Collection[str] = (),
     accumulation: Accumulation | None = None,
 ) -> tuple[nn.Module, list[Optimizer]]:
-    """Return what a loop of the user's own calls for what was prepared of `given`: the objects, where they can be."""
+    """Return the module and the optimizers for the user's own training loop: wrapped only if they have to be."""
     is_module = prepared.module is given and prepared.forwards_directly
     wrapped = prepared.original_module if is_module else PreparedModule(prepared, methods)
-    evaluates = any(map(_evaluates_loss, prepared.optimizers))  # which has to be a mean where losses are sums
+    # A wrapper gives such an optimizer the mean if losses are sums.
+    evaluates = any(map(_evaluates_loss, prepared.optimizers))
     if (
         prepared.steps_directly
         and session.steps_alone
@@ -178,18 +181,18 @@ def wrap(
 
 
 def _evaluates_loss(optimizer: Optimizer) -> bool:
-    """Whether an optimizer can't step without a closure, as LBFGS, which decides by the loss."""
+    """Whether an optimizer can't step without a closure. LBFGS can't, for example: its step depends on the loss."""
     closure = signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is Parameter.empty
 
 
 class AutocastCheck:
-    """A hook before the forward of a module that was set up: refuses one in training that isn't under autocast.
+    """A forward pre-hook of the user's module. It refuses forwards in training that aren't under autocast.
 
-    It can be pickled and copied with the module, and does nothing for a copy.
+    It can be pickled and copied with the module. It does nothing in a copy.
 
     Args:
-        module: the user's.
+        module: the user's module.
         device_type: of the autocast region.
     """
 
@@ -210,7 +213,7 @@ class AutocastCheck:
 
 
 def check_autocast(prepared: Prepared) -> RemovableHandle | None:
-    """Let the user's module refuse forwards in training that don't go through the run's autocast."""
+    """Add an `AutocastCheck` to the user's module, if it is trained and the run's precision uses autocast."""
     context = prepared.precision.autocast()
     if not isinstance(context, torch.autocast) or not prepared.optimizers:
         return None
@@ -219,7 +222,7 @@ def check_autocast(prepared: Prepared) -> RemovableHandle | None:
 
 
 def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Prepared:
-    """Return what of `everything` is of `module`, as it was given or is wrapped; the only one for None."""
+    """Return the item of `everything` for `module`, the user's or its wrapper; the only item for None."""
     if module is None and len(everything) == 1:
         return everything[0]
     wrapped = module.prepared if isinstance(module, PreparedModule) else None
@@ -227,21 +230,21 @@ def prepared_of(everything: Sequence[Prepared], module: nn.Module | None) -> Pre
         if prepared is wrapped or prepared.original_module is module:
             return prepared
     raise ConfigError(
-        f"{len(everything)} modules were set up: pass the one that setup() returned for it, too"
+        f"{len(everything)} modules were set up: pass the module that setup() returned"
         if everything
         else "no module was set up: call setup() first"
     )
 
 
 def is_of(everything: Sequence[Prepared], value: Any) -> bool:
-    """Whether a value is a module or an optimizer of `everything`, as it was given or is wrapped."""
+    """Whether a value is a module or an optimizer of `everything`, the user's or its wrapper."""
     if isinstance(value, (PreparedModule, PreparedOptimizer)):
         return value.prepared in everything
     return any(value is own for each in everything for own in (each.original_module, *each.optimizers))
 
 
 def named(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str, Prepared]:
-    """Return what was set up by the key that its module has in `state`, or by its place; by "" where it is all."""
+    """Return what was set up, by name: its module's key in `state`, or else its index; "" for a single module."""
     if not isinstance(state, Mapping):
         raise ConfigError(f"state is {_kind_of(state)}: give a dict of what to keep, by name")
     if len(everything) < 2:
@@ -255,7 +258,7 @@ def named(everything: Sequence[Prepared], state: Mapping[str, Any]) -> dict[str,
 
 
 def prepared_of_optimizer(everything: Sequence[Prepared], optimizer: Optimizer) -> tuple[Prepared, int]:
-    """Return what of `everything` has `optimizer`, and its index there."""
+    """Return the item of `everything` that has `optimizer`, and the optimizer's index there."""
     if isinstance(optimizer, PreparedOptimizer):
         return optimizer.prepared, optimizer.index
     for prepared in everything:

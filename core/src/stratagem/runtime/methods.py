@@ -13,7 +13,7 @@ from stratagem.errors import ConfigError
 
 
 class MethodModule(nn.Module):
-    """What a strategy wraps where several methods train: its forward calls the one that is named first."""
+    """The module that a strategy wraps if several methods train. Its forward calls the method named first."""
 
     def __init__(self, module: nn.Module, methods: Collection[str]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class MethodModule(nn.Module):
 
 
 def without_layers(method: Callable[..., Any], advice: str) -> Callable[..., Any]:
-    """Return a `method` that raises ConfigError where it calls its module, or layers of it that have parameters."""
+    """Wrap a `method` so that it raises ConfigError if it calls its module, or layers of it that have parameters."""
     module: nn.Module = method.__self__  # type: ignore[attr-defined]  # a bound method, which Callable doesn't say
 
     def refuse(layer: nn.Module, args: Any) -> None:

@@ -1,4 +1,4 @@
-"""`OptimizerWatch`: steps of optimizers that a loop makes without the strategy."""
+"""`OptimizerWatch`: notices optimizer steps that a loop makes without the strategy."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from stratagem.strategies.prepared import Prepared
 
 WAIT_S = 60.0
-"""How long a rank waits for the others to step an optimizer of parameters that are in no module that was set up."""
+"""How long a rank waits for the others to step an optimizer whose parameters are in no prepared module."""
 
 
 class _SetUp:
-    """What was set up together."""
+    """One prepared module and its optimizers."""
 
     def __init__(
         self, prepared: Prepared, given: Collection[Optimizer], replaced: Collection[ref[Any]]
     ) -> None:
         self.prepared = prepared
-        # Weak, and no ids: an object that is made later may have the id of one that is gone.
+        # Weak references, not ids: a later object may have the id of a deleted one.
         self.given = WeakSet(given)
         self.replaced = {id(each()): each for each in replaced}
-        """Parameters that the user may still have, and that the strategy has replaced by others."""
+        """Parameters that the strategy has replaced, and that the user's code may still have."""
 
     def steps_replaced(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer steps a parameter that was replaced."""
@@ -48,13 +48,13 @@ class _SetUp:
 class OptimizerWatch:
     """Completes the gradients of optimizers that `setup` didn't get, or refuses them.
 
-    An optimizer that was made after `setup(module)`, or that was given to it and is stepped instead of the one that
-    it returned, would step gradients that aren't averaged over ranks, are still scaled, or belong to parameters that
-    aren't trained. torch calls a hook before each step of each optimizer of the process.
+    A loop may make an optimizer after `setup(module)`, or step the optimizer that it gave to `setup` instead of the
+    returned one. Gradients would then not be averaged over ranks or still be scaled, or the parameters would no
+    longer be trained. The watch is a hook that torch calls before each step of each optimizer in the process.
 
-    Gradients of parameters that are in no module that was set up stay this rank's own. Ranks compare them before the
-    first step of their optimizer, the second, the fourth and so on: equal ones, as those that your loop has averaged,
-    are right. With `optimizer.rank_local = True`, each rank is meant to train its own, and nothing is compared.
+    Gradients of parameters that are in no prepared module aren't averaged. Ranks compare them before steps 1, 2, 4
+    and so on of their optimizer. Equal gradients are accepted, such as those that your loop has averaged. With
+    `optimizer.rank_local = True`, each rank trains its own parameters on purpose, and nothing is compared.
 
     Args:
         collectives: of all ranks of the run.
@@ -74,7 +74,7 @@ class OptimizerWatch:
         Args:
             prepared: a module and its optimizers.
             given: the optimizers that `setup` got.
-            replaced: former parameters of the module that others have replaced.
+            replaced: old parameters of the module, which the strategy has replaced.
         """
         self._set_up.append(_SetUp(prepared, given, replaced))
         self._owners.clear()
@@ -83,7 +83,7 @@ class OptimizerWatch:
 
     @contextmanager
     def strategy_steps(self) -> Iterator[None]:
-        """Around steps that go through the strategy."""
+        """While active, steps go through the strategy and aren't watched."""
         self._strategy_steps += 1
         try:
             yield
@@ -91,7 +91,7 @@ class OptimizerWatch:
             self._strategy_steps -= 1
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._handle is not None:
             self._handle.remove()
         self._set_up.clear()
@@ -107,7 +107,7 @@ class OptimizerWatch:
             return
         if (len(args) > 1 and args[1] is not None) or kwargs.get("closure") is not None:
             if isinstance(action, _Comparison):
-                return  # its gradients aren't there yet
+                return  # the closure hasn't computed the gradients yet
             raise ConfigError(
                 f"{type(optimizer).__name__}.step got a closure, whose gradients the strategy doesn't see: pass the "
                 "optimizer to setup() with its module, and step the one that setup() returns"
@@ -115,7 +115,7 @@ class OptimizerWatch:
         action()
 
     def _action(self, optimizer: Optimizer) -> Callable[[], None] | None:
-        """Return what to do before each step of `optimizer`; None where nothing is to be done."""
+        """Return what to call before each step of `optimizer`; None for nothing."""
         name = type(optimizer).__name__
         parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for each in self._set_up:
@@ -141,7 +141,7 @@ class OptimizerWatch:
 
 
 class _Comparison:
-    """Compares the gradients of an optimizer of parameters that no strategy knows. Calls are before its steps."""
+    """Compares gradients of an optimizer whose parameters no strategy knows across ranks. Call it before a step."""
 
     def __init__(self, optimizer: Optimizer, collectives: Collectives, number: int) -> None:
         self._optimizer = ref(optimizer)
@@ -156,7 +156,7 @@ class _Comparison:
         assert optimizer is not None
         self._next *= 2
         if not self._collectives.all_arrive(f"optimizer {self._number}, step {self._steps}", WAIT_S):
-            self._next = 0  # a model that one rank trains for itself, as a probe
+            self._next = 0  # only some ranks train this model, such as a probe: don't compare again
             return
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         own = [_number(parameter.grad) for parameter in parameters]

@@ -1,4 +1,4 @@
-"""What a device's memory held when it ran out, and what would need less, in a sentence."""
+"""Explains out-of-memory errors: what the device's memory held, and what would need less."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHARDED = (
 
 
 class DeviceMemoryError(UsageError, torch.OutOfMemoryError):
-    """The memory of a device doesn't suffice; also caught as torch's own error."""
+    """A device ran out of memory. `except torch.OutOfMemoryError` catches it, too."""
 
 
 def device_memory_error(error: torch.OutOfMemoryError, session: Session) -> DeviceMemoryError:
@@ -52,9 +52,9 @@ def device_memory_error(error: torch.OutOfMemoryError, session: Session) -> Devi
 
 
 def held_bytes(session: Session) -> dict[str, int]:
-    """Return what this rank holds of the modules that were set up, in bytes, by kind. Not collective."""
+    """Return the bytes of this rank's tensors of prepared modules, by kind. Not collective."""
     held = {"parameters and buffers": 0, "gradients": 0, "optimizer states": 0, OTHERS: 0}
-    # Of this rank's shards, and without a collective: other ranks may not have run out of memory.
+    # Count local shards, without a collective: other ranks may not have run out of memory, and wouldn't join it.
     with torch.no_grad(), without_subclass_functions():
         for prepared, _ in session.set_up_modules():
             module, optimizers = prepared.original_module, prepared.optimizers
@@ -69,14 +69,14 @@ def held_bytes(session: Session) -> dict[str, int]:
 
 
 def _bytes(values: Iterable[Any]) -> int:
-    """Add up the tensors among `values`, of each that is sharded its shard, and what comes twice once."""
+    """Return the size of all tensors among `values`. Local shards count instead of DTensors; duplicates once."""
     tensors = {id(each): each for each in values if isinstance(each, torch.Tensor) and not is_lazy(each)}
     local = [each.to_local() if hasattr(each, "to_local") else each for each in tensors.values()]
     return sum(each.numel() * each.element_size() for each in local)
 
 
 def _doing(trace: TracebackType | None) -> str:
-    """Say in which part of a step it was, and at which line of the user's."""
+    """Say in which part of a step the error was raised, and at which line of the user's code."""
     steps = list(traceback.walk_tb(trace))
     paths = [Path(frame.f_code.co_filename).as_posix() for frame, _ in steps]
     of_modules = {

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 _MAX_NAMES = 5
 _WIDTH = 98
-"""Of a line, which is printed two columns to the right; what is longer goes on below, in its own column."""
+"""Maximum length of a line, without the indent of two columns. Longer texts continue below, in their own column."""
 _LABEL, _MAX_NAME, _MAX_REASON_AT = 12, 20, 60
 _BOLD, _CYAN = 1, 36
 
 
 def plan_lines(run: Run) -> list[str]:
-    """Return the plan, a part of the run per line: what it is, who brings it, and why it was chosen."""
+    """Return the plan, with one component per line: its name, the distribution it is from, and why it was chosen."""
     world_size = run.world_size
     how = "in this process" if world_size == 1 else f"start_method {run.plan.start_method}"
     if run.environment.creates_processes:
@@ -51,7 +51,7 @@ def announce(run: Run) -> None:
 
 
 def announce_by_value(names: Sequence[str]) -> None:
-    """Print what workers are sent the code of, since they can't import it; in the launching process."""
+    """Print whose code is sent to workers, since they can't import it. Called in the launching process."""
     listed = ", ".join(names[:_MAX_NAMES]) + " …" * (len(names) > _MAX_NAMES)
     _print(_labelled("by value", f"{listed} · by cloudpickle, since workers can't import it"))
 
@@ -85,7 +85,7 @@ def _wrapped(before: str, text: str, indent: int) -> list[str]:
         _WIDTH,
         initial_indent=before,
         subsequent_indent=" " * indent,
-        break_long_words=False,  # a name or an address is copied whole
+        break_long_words=False,  # so that names and addresses can be copied
         break_on_hyphens=False,
     )
 
@@ -101,6 +101,6 @@ def _with_coloured_label(line: str) -> str:
 
 
 def _styled(text: str, code: int) -> str:
-    """Return text in a style, where standard error is a terminal that has some (https://no-color.org)."""
+    """Return styled text if standard error is a terminal that supports it (https://no-color.org)."""
     plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain or not text.strip() else f"\033[{code}m{text}\033[0m"

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class PreparedOptimizer(Optimizer):
     """The user's optimizer, whose `step` goes through the strategy and the precision.
 
-    Both objects have one `__dict__`, so that groups, defaults, hooks and every other attribute are the user's
-    optimizer's, also when they are replaced or loaded. Attributes are set on it, and methods of its class are called
-    on it. `state` is what the strategy shows of the states.
+    Both objects share one `__dict__`, so that groups, defaults, hooks and all other attributes stay the same in both,
+    even if they are replaced or loaded. Attributes are set on the user's optimizer, and methods of its class are
+    called on it. The strategy decides what `state` shows.
 
     Args:
-        prepared: has the optimizer.
+        prepared: the prepared module that the optimizer belongs to.
         index: of the optimizer.
         session: the live run.
-        accumulation: holds steps back within `Runtime.accumulate`; None where every step takes effect.
+        accumulation: holds steps back within `Runtime.accumulate`; None if every step takes effect.
     """
 
     # Stored outside of `__dict__`, which belongs to the user's optimizer.
@@ -49,10 +49,10 @@ class PreparedOptimizer(Optimizer):
         """Step through the strategy; collective.
 
         Args:
-            closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
+            closure: evaluates the loss and runs backward. The optimizer gets the mean over ranks of what it returns.
 
         Returns:
-            The loss of the closure's first evaluation, the mean over ranks; None without a closure, and where
+            The loss of the closure's first evaluation, as the mean over ranks. None without a closure, and if
             `Runtime.accumulate` holds the step back.
         """
         patched = self._patched_step
@@ -60,13 +60,13 @@ class PreparedOptimizer(Optimizer):
 
     @step.setter
     def step(self, value: Callable[..., Any]) -> None:
-        # A scheduler replaces `step` of the object that it got. In the shared `__dict__` that would replace the
-        # user's optimizer's own `step`, which this one calls.
+        # A scheduler replaces `step` of the object that it gets. In the shared `__dict__`, that would replace `step`
+        # of the user's optimizer, too, which this object calls.
         self._patched_step = value
 
     @property
     def state(self) -> Any:
-        """The states by parameter: the optimizer's own, unless each rank has states of its part alone."""
+        """The states by parameter: the optimizer's own, unless each rank has only states of its shards."""
         return self.prepared.optimizer_state(self.index)
 
     @state.setter
@@ -95,7 +95,7 @@ class PreparedOptimizer(Optimizer):
         self.inner.add_param_group(param_group)
 
     def __getattr__(self, name: str) -> Any:
-        if name in PreparedOptimizer.__slots__:  # while it is made from a pickle or a copy
+        if name in PreparedOptimizer.__slots__:  # not set yet while a pickle or a copy is made
             raise AttributeError(name)
         value = getattr(self.inner, name)
         return self.prepared.optimizer_method(self.index, value) if isinstance(value, MethodType) else value

@@ -1,4 +1,4 @@
-"""`Ranks`: which rank this process is, and how it talks to the others."""
+"""`Ranks`: this process's rank, and communication with the other ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PrintOptions(TypedDict, total=False):
 
 
 class Ranks(RankFacade):
-    """What a live `Runtime` knows of its process and of the others."""
+    """The rank, the device and the collectives of a live `Runtime`."""
 
     if TYPE_CHECKING:
 
@@ -55,12 +55,12 @@ class Ranks(RankFacade):
 
     @property
     def data_rank(self) -> int:
-        """Which part of the data this process reads, from 0; ranks that share a copy of the model read one."""
+        """Index of the part of the data that this process reads. Ranks that share a model copy read the same part."""
         return self.collectives.data.rank
 
     @property
     def data_ranks(self) -> int:
-        """In how many parts the data are shared."""
+        """Number of parts into which the data is divided."""
         return self.collectives.data.world_size
 
     @property
@@ -116,7 +116,7 @@ class Ranks(RankFacade):
             self.barrier("rank_zero_first")
 
     def print(self, *values: object, **how: Unpack[PrintOptions]) -> None:
-        """Print on rank 0 only; `how` as `print` takes it."""
+        """Print on rank 0 only. `how` are keywords of Python's `print`."""
         if self.is_main:
             how.setdefault("flush", True)
             print(*values, **how)

@@ -1,4 +1,4 @@
-"""`Retrial`: whether an optimizer may still step shards, after its settings have changed."""
+"""`Retrial`: checks whether an optimizer may still step shards after its settings have changed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from stratagem.strategies.optimizer_state import holds_tensors
 class Retrial:
     """Tries an optimizer on shards again when a setting was switched on or off since the trial in `setup`.
 
-    An option that is set later, as `group["centralize"] = True`, may make a step need whole tensors. A setting counts
-    as switched when a flag, a text or None changes, or a number becomes zero, infinite or neither. Rates and momenta
-    that move from step to step don't count.
+    An option that is set later, such as `group["centralize"] = True`, may make a step need whole tensors. A setting
+    counts as switched if a flag, a text or None changes, or if a number changes between zero, infinite and other
+    values. Learning rates and momenta that change from step to step don't count.
 
     Args:
-        optimizer: whose settings are looked at.
-        given: the user's, whose settings are tried; the strategy may have made another one of it.
-        first: what `as_set_up` returned for it in `setup`.
-        refuse: tries an optimizer, and raises where it can't step shards.
+        optimizer: the optimizer whose settings are watched.
+        given: the user's optimizer, whose settings are tried. The strategy may have made `optimizer` from it.
+        first: the copy of the user's optimizer that `as_set_up` returned in `setup`.
+        refuse: tries an optimizer, and raises if it can't step shards.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Retrial:
         self._switches = _switches(optimizer)
 
     def before_step(self) -> None:
-        """Try again where a setting was switched. Not collective: all ranks have the same settings.
+        """Try again if a setting was switched. Not collective: all ranks have the same settings.
 
         Raises:
-            CombinationError: the optimizer would come to other numbers on shards.
+            CombinationError: the optimizer's results would differ on shards.
         """
         switches = _switches(self._optimizer)
         if switches != self._switches:
@@ -47,11 +47,11 @@ class Retrial:
             self._refuse(self._with_todays_settings())
 
     def _with_todays_settings(self) -> Optimizer:
-        """Return the optimizer of `setup` with today's settings; groups that were added are today's."""
+        """Return the copy from `setup` with current settings. Groups that were added later are the current ones."""
         tried, given = self._first, self._given
         holders = [(vars(tried), vars(given)), *zip(tried.param_groups, given.param_groups)]
         for before, today in holders:
-            # What steps have made stays out: it has the shapes of shards.
+            # Leave out tensors that steps have made: they have the shapes of shards.
             before.update(
                 {k: value for k, value in today.items() if k not in _MADE and not holds_tensors(value)}
             )
@@ -60,14 +60,15 @@ class Retrial:
 
 
 _MADE = ("param_groups", "params", "state")
-"""What an optimizer and its groups have of tensors, which may be small, too."""
+"""Names of an optimizer and its groups for tensors. `holds_tensors` doesn't find those with one element."""
 
 
 def as_set_up(optimizer: Optimizer) -> Optimizer:
-    """Return a copy of an optimizer over tensors without values like its parameters.
+    """Return a copy of an optimizer over "meta" tensors with the shapes of its parameters.
 
-    The strategy may put shards in their place, and a step keeps tensors of its own in attributes. What the optimizer
-    has of others, such as one that it wraps, has the same tensors. A lazy parameter has no shape yet, and is kept.
+    The copy is for trials after the strategy has replaced the parameters by shards, and steps have put tensors into
+    attributes. Objects in attributes, such as a wrapped optimizer, are copied with the same "meta" tensors. A lazy
+    parameter has no shape yet, and is kept.
     """
     copy: Optimizer = object.__new__(type(optimizer))
     memo: dict[int, Any] = {id(optimizer): copy}
@@ -75,7 +76,7 @@ def as_set_up(optimizer: Optimizer) -> Optimizer:
         for p in group["params"]:
             memo[id(p)] = p if is_lazy(p) else torch.empty(p.shape, dtype=p.dtype, device="meta")
     for key, value in vars(optimizer).items():
-        # A scheduler replaces `step`, and hooks aren't called in a trial.
+        # Not copied: `step`, which a scheduler may have replaced, and hooks, which a trial doesn't call.
         is_kept = key in ("state", "step") or "_hooks" in key
         copy.__dict__[key] = value if is_kept else _copied(value, memo)
     return copy

@@ -1,4 +1,4 @@
-"""`Runtime`: a training loop of your own under any strategy; the trainer is built on it."""
+"""`Runtime`: runs your own training loop under any strategy. The trainer is built on it."""
 
 from __future__ import annotations
 
@@ -55,20 +55,21 @@ ResultT = TypeVar("ResultT")
 
 
 class Runtime(Ranks):
-    """Selection of a run, and, between the start and the end of `launch`, its live facade.
+    """The configuration of a run and, while `launch` runs, access to the live run.
 
     Args:
-        strategy: a name as "ddp", or a strategy object.
-        accelerator: a name as "cuda", or "auto".
+        strategy: a name such as "ddp", or a strategy object.
+        accelerator: a name such as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: number of machines, or a minimum and a maximum as "1:4".
-        precision: a name as "bf16-mixed".
+        num_nodes: number of machines, or a minimum and a maximum such as "1:4".
+        precision: a name such as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
-        seed: for every generator on every rank; None seeds nothing.
-        run_dir: where the run's files go; None for no folder.
+        seed: seed of all random number generators on every rank; None seeds nothing.
+        run_dir: folder for the run's files; None for no folder.
         further: other fields of `RunConfig`, by name.
 
-    Flags of `stratagem run` set what is left at its default here. A flag that contradicts an argument is an error.
+    Flags of `stratagem run` set arguments that have their default here. A flag that contradicts an argument is an
+    error.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Runtime(Ranks):
             **further,
         )
         self.in_launching_process = True
-        """Whether the caller of `launch` sees what happens to objects here."""
+        """Whether this process called `launch`, so that the caller sees changes of its objects."""
         self._session: Session | None = None
         self._prepared: list[Prepared] = []
         self._handles: list[RemovableHandle] = []
@@ -121,12 +122,12 @@ class Runtime(Ranks):
     ) -> Any:
         """Run `function(runtime, *args, **kwargs)` in every rank, and return what rank 0 returned.
 
-        Without a function, the calling script itself is what every rank runs: start it with
-        `stratagem run`, torchrun or another launcher, or on a single process.
+        Without a function, every rank runs the calling script itself: start it with `stratagem run`, torchrun or
+        another launcher, or on a single process.
 
         Args:
-            function: picklable, unless the run has one process.
-            args: what it gets after the runtime.
+            function: must be picklable, unless the run has one process.
+            args: arguments that the function gets after the runtime.
             quiet: True prints no plan. It isn't passed to the function.
             kwargs: keywords that the function gets.
 
@@ -152,7 +153,7 @@ class Runtime(Ranks):
         return launch(run, Task(called, args, notice=None if quiet else announce_by_value), self)
 
     def open(self, run: Run, *, in_launching_process: bool) -> None:
-        """Bring `run` to life in this rank, as `launch` does. Collective.
+        """Start `run` in this rank, as `launch` does. Collective.
 
         Raises:
             UsageError: this runtime is live already.
@@ -180,7 +181,7 @@ class Runtime(Ranks):
         """The live objects of the run.
 
         Raises:
-            StratagemError: there are none before `launch`, nor after it.
+            StratagemError: `launch` hasn't been called, or has ended.
         """
         if self._session is None:
             raise StratagemError(
@@ -256,12 +257,11 @@ class Runtime(Ranks):
         """Prepare a module and its optimizers. Collective.
 
         Args:
-            module: call the returned one instead of it.
+            module: the module. Call the returned one instead of it.
             optimizers: over the module's parameters, or functions that make one from the module.
             accumulate: micro-batches per optimizer step: call `accumulate` or `no_sync` around them.
-            clipping: what is going to be passed to `clip`, for engines that must know it beforehand.
-            forward_methods: names of further methods that call layers, and that your loop calls as it calls the
-                module.
+            clipping: the limits that you will pass to `clip`, for engines that must know them beforehand.
+            forward_methods: names of methods other than `forward` that call layers, and that your loop calls.
 
         Returns:
             The module alone, or a tuple of the module and the optimizers. If the strategy has to act on each call,
@@ -306,13 +306,13 @@ class Runtime(Ranks):
     def dataloader(
         self, loader: Iterable[Any], *, evaluation: bool = False, use_distributed_sampler: bool = True
     ) -> EpochLoader[Any] | EvalLoader[Any]:
-        """Return `loader` shared among ranks and on the device: docs/guides/data.md. Collective.
+        """Divide `loader` among ranks, and move its batches to the device: docs/guides/data.md. Collective.
 
         Args:
             loader: a DataLoader, or any iterable of batches.
             evaluation: True: each sample is read once over all ranks, in the order of the data. False: all ranks have
                 the same number of batches, in the loader's order.
-            use_distributed_sampler: whether to share samples among ranks; False leaves the loader as it is.
+            use_distributed_sampler: whether to divide samples among ranks; False leaves the loader as it is.
 
         Raises:
             DataError: several loaders were given, or one without a batch.
@@ -331,7 +331,7 @@ class Runtime(Ranks):
     ) -> list[EpochLoader[BatchT]]: ...
 
     def setup_dataloaders(self, *loaders: Iterable[Any], use_distributed_sampler: bool = True) -> Any:
-        """Return `dataloader` of each, for training: one, or a list of several. Collective."""
+        """Return `dataloader(loader)` of each loader, for training: one, or a list of several. Collective."""
         made = [self.dataloader(each, use_distributed_sampler=use_distributed_sampler) for each in loaders]
         return made[0] if len(made) == 1 else made
 
@@ -350,16 +350,16 @@ class Runtime(Ranks):
 
         Args:
             loss: a scalar.
-            module: what `setup` returned; only needed where several modules were set up, and the strategy's backward
-                is not autograd's alone.
+            module: the module that `setup` returned. Only needed if several modules were set up, and the strategy
+                replaces autograd's backward.
             weight: for a loss that is a sum: how many losses it sums, such as this rank's number of tokens; 0 if it
-                has none. The sum of the step's losses over all ranks and micro-batches is divided by the sum of their
-                weights. A number, or a tensor with one element. Give every loss a weight then, on every rank:
-                docs/guides/losses.md.
+                has none. A number, or a tensor with one element. The sum of the step's losses over all ranks and
+                micro-batches is divided by the sum of their weights. Once a loss has a weight, give every loss one,
+                on every rank: docs/guides/losses.md.
 
         Raises:
             CombinationError: the strategy can't divide by weights.
-            DataError: the weight isn't a number from 0.
+            DataError: the weight isn't a number of at least 0.
             GradientError: other losses have weights and this one doesn't, or there are gradients of losses without
                 weights.
         """
@@ -368,7 +368,7 @@ class Runtime(Ranks):
                 f"backward got loss={short(loss)}: give the tensor that the module's output leads to"
             )
         prepared = self._prepared
-        # These only scale the loss, and autograd finds all modules from there: any one of them does for all.
+        # These only scale the loss, and autograd reaches all modules from there: one backward is enough for all.
         if module is None and len(prepared) > 1 and all(each.backwards_directly for each in prepared):
             prepared = prepared[:1]
         try:
@@ -384,24 +384,25 @@ class Runtime(Ranks):
             raise
 
     def no_sync(self, module: nn.Module | None = None) -> AbstractContextManager[Any]:
-        """Around forward and backward of a micro-batch that isn't the last of its optimizer step."""
+        """Return a context for forward and backward of a micro-batch that isn't the last of its optimizer step."""
         prepared = prepared_of(self._prepared, module)
         return _both(prepared.no_sync(), accumulating(prepared.loss_weights))
 
     def accumulate(self, loader: EpochLoader[Any] | None = None) -> AbstractContextManager[None]:
-        """Around one micro-batch of the `accumulate` that `setup` was given: forward, backward, clip and step.
+        """Return a context for one micro-batch: forward, backward, clip and step.
 
-        `backward` divides losses without a weight by the micro-batches of their window. Until the window's last one,
-        gradients aren't reduced, and `clip` and the optimizers' `step` and `zero_grad` do nothing.
+        A window is as many micro-batches as the `accumulate` that `setup` got. `backward` divides losses without a
+        weight by that number. Until the window's last micro-batch, gradients aren't reduced, and `clip` and the
+        optimizers' `step` and `zero_grad` do nothing.
 
         Args:
-            loader: what `dataloader` returned: the window that its last batch belongs to ends with it, and is divided
-                by the micro-batches it has. Without one, or where its length isn't known, windows go on in the next
-                epoch.
+            loader: the loader that `dataloader` returned. Its last batch ends a window, whose losses are divided by
+                the number of micro-batches that it has. Without a loader, or if its length isn't known, windows
+                continue in the next epoch.
 
         Raises:
-            ConfigError: no optimizer was set up, or `setup` was given different `accumulate` for several modules.
-            GradientError: something else than `backward` changed gradients.
+            ConfigError: no optimizer was set up, or `setup` got different `accumulate` for several modules.
+            GradientError: something other than `backward` changed gradients.
         """
         return self._accumulation.micro_batch(self._prepared, loader)
 
@@ -413,7 +414,7 @@ class Runtime(Ranks):
     def no_backward_sync(
         self, module: nn.Module | None = None, enabled: bool = True
     ) -> AbstractContextManager[Any]:
-        """The same as `no_sync`, where it is `enabled`."""
+        """Return `no_sync(module)` if `enabled`, else a context that does nothing."""
         return self.no_sync(module) if enabled else nullcontext()
 
     def clip(
@@ -457,10 +458,10 @@ class Runtime(Ranks):
         norm_type: float = 2.0,
         error_if_nonfinite: bool = True,
     ) -> torch.Tensor | None:
-        """Do what `clip` does, by `clip_val` or by norm; collective. `module` is the optimizer's.
+        """Clip gradients like `clip`, by `clip_val` or by norm; collective. `module` is the optimizer's.
 
         Raises:
-            NonFiniteError: the norm isn't finite; knowing it waits for the device.
+            NonFiniteError: the norm isn't finite. This check waits for the device.
         """
         norm = self.clip(optimizer, max_norm=max_norm, max_value=clip_val, norm_type=norm_type)
         if error_if_nonfinite and norm is not None and not bool(norm.isfinite()):
@@ -474,11 +475,12 @@ class Runtime(Ranks):
 
         Args:
             path: a folder to be made or replaced, or an fsspec URL.
-            state: what else to keep: JSON-able values, small tensors, and objects with a `state_dict`; rank 0's is
-                written. What `setup` returned is kept anyway; of several modules each has its key here as its name.
+            state: what else to save: JSON-able values, small tensors, and objects with a `state_dict`. Rank 0's is
+                written. Modules and optimizers that `setup` returned are saved anyway. If there are several modules,
+                the checkpoint names each by its key in `state`.
 
         Raises:
-            UsageError: within a window of `accumulate`, whose gradients no checkpoint has.
+            UsageError: a window of `accumulate` has begun, and checkpoints don't have its gradients.
         """
         if self._accumulation.is_open:
             raise self._accumulation.unsaved(path)
@@ -488,15 +490,15 @@ class Runtime(Ranks):
     def load(
         self, path: str | os.PathLike[str], state: dict[str, Any] | None = None, *, verify: bool = True
     ) -> dict[str, Any]:
-        """Read what `save` wrote, at any world size and under any strategy. Collective.
+        """Load a checkpoint of `save`, at any world size and under any strategy. Collective.
 
         Args:
-            path: as it was saved.
+            path: the path that `save` got.
             state: restored from the values saved under the same keys: objects by `load_state_dict`, others replaced.
             verify: whether to compare checksums.
 
         Returns:
-            The `state` that was given to `save`, without what was restored into `state`.
+            The `state` that `save` got, without the values that were restored into `state`.
 
         Raises:
             CheckpointError: there is no checkpoint, it is damaged (unless `verify` is False), or another program
@@ -512,12 +514,12 @@ class Runtime(Ranks):
         return restore_state(self._prepared, saved, state or {}, os.fspath(path))
 
     def saved_state(self, path: str | os.PathLike[str], *, verify: bool = True) -> dict[str, Any]:
-        """Return the `state` that `save` was given, before anything is set up: a model's arguments. Collective.
+        """Return the `state` that `save` got, such as a model's arguments. Works before `setup`. Collective.
 
-        Objects with a `state_dict` are there as what it returned. Nothing is restored, generators neither.
+        In place of objects it has their `state_dict()`. Nothing is restored, not even random number generators.
 
         Args:
-            path: as it was saved.
+            path: the path that `save` got.
             verify: whether to compare checksums.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A run's configuration: arguments of a script, and the flags that `stratagem run` gives to it."""
+"""A run's configuration, from a script's arguments and the flags of `stratagem run`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stratagem.errors import ConfigError, short
 from stratagem.names.index import known_plugins
 
 CONFIG_VARIABLE = "STRATAGEM_CONFIG"
-"""Where the flags are left, as JSON: fields of `RunConfig` and their values."""
+"""Environment variable with the flags, as JSON: fields of `RunConfig` and their values."""
 
 
 def run_config(owner: str, plugins: Any, **settings: Any) -> RunConfig:
-    """Return the configuration of a run, with the flags that `stratagem run` was given.
+    """Return the configuration of a run. Flags of `stratagem run` replace defaults.
 
     Args:
-        owner: whose arguments these are, as "Runtime".
-        plugins: objects with hook implementations, or names of installed extensions; one may stand alone.
-        settings: other fields of `RunConfig`; of accelerator, None is "auto".
+        owner: name of the class that got these arguments, such as "Runtime", for messages.
+        plugins: objects with hook implementations, or names of installed extensions; a sequence, or a single one.
+        settings: other fields of `RunConfig`. An accelerator of None means "auto".
 
     Raises:
         ConfigError: there is no such setting, it has another name now, or a flag contradicts one.
@@ -47,7 +47,7 @@ def _with_flags(config: RunConfig) -> RunConfig:
     """Fill defaults in `config` from the flags that `stratagem run` was given.
 
     Raises:
-        ConfigError: a flag contradicts a value in `config`, or the variable isn't what `stratagem run` leaves.
+        ConfigError: a flag contradicts a value in `config`, or the variable's value isn't one of `stratagem run`.
     """
     text = os.environ.get(CONFIG_VARIABLE)
     if not text:
@@ -65,9 +65,8 @@ def _with_flags(config: RunConfig) -> RunConfig:
     for name, flag in flags.items():
         flag = tuple(flag) if isinstance(flag, list) and name != "devices" else flag
         mine = getattr(config, name)
-        if mine not in (getattr(defaults, name), flag) and str(mine) != str(
-            flag
-        ):  # 2 and "2" are the same devices
+        # 2 and "2" are the same devices.
+        if mine not in (getattr(defaults, name), flag) and str(mine) != str(flag):
             raise ConfigError(
                 f"--{name.replace('_', '-')} {flag} contradicts {name}={mine!r} in {sys.argv[0]}: leave out one"
             )

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 class Session:
     """Opens device, process group, precision and checkpointer, in this order. Collective.
 
-    What was opened is closed again, in reverse order, when one of these steps raises.
+    If one of these steps raises, everything that was opened is closed in reverse order.
 
     Args:
-        run: assembled in this process.
+        run: the run, assembled in this process.
 
     Raises:
         CombinationError: the collectives don't have this process's rank, or the run's world size.
@@ -60,27 +60,27 @@ class Session:
         self.run = run
         self._prepared: dict[Prepared, tuple[ParameterLedger, nn.Module]] = {}
         self._undo_layers: dict[Prepared, Callable[[], None]] = {}
-        """What undoes the precision's changes of a module."""
+        """Functions that undo the precision's changes of a module."""
         self._guards: dict[Prepared, ReplicaGuard] = {}
         self._retrials: dict[Prepared, list[Retrial]] = {}
         self.opened: Collectives | None = None
-        """What the strategy opened; `collectives` is that, with what extensions wrapped around it."""
+        """The collectives that the strategy opened. `collectives` also has the wrappers of extensions."""
         self.closing = ExitStack()
-        """What strategies undo at the end of the run, after the collectives are closed."""
+        """Callbacks of strategies, called at the end of the run after the collectives are closed."""
         with ExitStack() as opened:
             run.strategy.setup_worker(run)
             opened.callback(run.strategy.teardown)
             devices = run.process_devices()
             self.device = devices[0]
             run.accelerator.set_up(self.device)
-            # A group that is open already isn't this session's to close.
+            # A process group that is open already must stay open.
             if dist.is_available() and not dist.is_initialized():
                 opened.callback(_close_group_left_open)
             bind_session(run.strategy, self)
             opened.callback(unbind_session, run.strategy, self)
             opened.callback(self.closing.close)
             self.collectives = run.hooks.reduce(ReduceRequest(run.environment, devices, run.accelerator))
-            # If one of the next steps raises here only, the others don't come to a common end: don't wait for them.
+            # If one of the next steps raises on this rank only, the others don't close with it: don't wait for them.
             opened.callback(self.collectives.close, failed=True)
             _check_ranks(run, self.collectives)
             _refuse_hidden_data(self.collectives, self.opened)
@@ -103,18 +103,18 @@ class Session:
         steps: ModuleSteps | None = None,
         run_dir: str | None = None,
     ) -> Prepared:
-        """Ask the `setup` hook. Collective.
+        """Prepare a module and its optimizers with the `setup` hook. Collective.
 
         Args:
-            module: as in `SetupRequest`, and so are the three after it, and `steps`.
-            original_module: the user's.
-            make_optimizers: called once if `loop.training`.
-            loop: what is going to be done.
-            steps: of a module whose steps are called.
-            run_dir: the folder that ranks agreed on; None where the run keeps no files.
+            module: the module to wrap, as in `SetupRequest`.
+            original_module: the user's module.
+            make_optimizers: makes the optimizers; called once if `loop.training`.
+            loop: what the loop will do.
+            steps: the module's steps, if a trainer calls them.
+            run_dir: the folder that ranks agreed on; None if the run keeps no files.
 
         Raises:
-            CombinationError: a run before this one left the module sharded, and this one can't go on with that.
+            CombinationError: an earlier run left the module sharded, and this run can't use its shards.
         """
         if not self.steps_alone:
             self._refuse_shared_parameters(original_module)
@@ -130,8 +130,8 @@ class Session:
         firsts: list[Optimizer] = []
 
         def make_over_todays() -> Sequence[Optimizer]:
-            # Strategies call this when parameters are in their final place. What the user's code put on the former
-            # ones, as `no_decay`, decides about groups: the new ones have it before optimizers are made.
+            # Strategies call this when parameters are final. The user's function may decide about groups by
+            # attributes of parameters, such as `no_decay`. So new parameters get the old ones' attributes before.
             ledger.carry_over()
             optimizers = make_optimizers()
             given[:] = optimizers
@@ -173,7 +173,7 @@ class Session:
             for method in (getattr(each, name, None) for name in ("train", "eval")):
                 if isinstance(method, MethodType):
                     prepared.optimizer_method(index, method)
-        # Not with several ranks alone: an engine may step flat shards in one process, too.
+        # Even with one rank: an engine may step flat shards in one process, too.
         if not is_direct and self._tries_optimizers:
             self._retrials[prepared] = [
                 Retrial(own, tried, first, partial(self._try_again, prepared, index))
@@ -182,11 +182,11 @@ class Session:
         return prepared
 
     def set_up_modules(self) -> list[tuple[Prepared, nn.Module]]:
-        """Return what was prepared, each with the module that the strategy was given to wrap."""
+        """Return what was prepared, each with the module that the strategy got to wrap."""
         return [(prepared, module) for prepared, (_, module) in self._prepared.items()]
 
     def _refuse_shared_parameters(self, module: nn.Module) -> None:
-        """Refuse a module whose gradients another one, which was set up before, would reduce as well."""
+        """Refuse a module that shares parameters with an earlier one: both would reduce their gradients."""
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         for prepared in self._prepared:
             other = prepared.original_module
@@ -204,9 +204,9 @@ class Session:
         return "whole_optimizer" not in self.run.capabilities.features
 
     def _refuse_unshardable(self, optimizers: Sequence[Optimizer]) -> None:
-        """Refuse optimizers that would come to other numbers on this strategy's shards."""
+        """Refuse optimizers whose results would differ on this strategy's shards."""
         for optimizer in optimizers:
-            with self._watch.strategy_steps():  # of copies, which are no optimizers that a loop has made
+            with self._watch.strategy_steps():  # a trial steps copies, which the watch doesn't know
                 reason = self.run.strategy.refuse_optimizer(optimizer, self.collectives.world_size)
             if reason is not None:
                 raise self.run.refusal(
@@ -214,7 +214,7 @@ class Session:
                 )
 
     def _try_again(self, prepared: Prepared, index: int, optimizer: Optimizer) -> None:
-        """Refuse an optimizer whose settings were switched, or tell what steps it."""
+        """Try an optimizer whose settings were switched. Refuse it, or pass it to `optimizer_tried_again`."""
         if prepared.steps_all_at_once(index):
             return
         self._refuse_unshardable([optimizer])
@@ -231,7 +231,7 @@ class Session:
         return reader
 
     def refuse_other_ranks(self, reader: CheckpointReader) -> None:
-        """Refuse a whole checkpoint that this run's strategy can't load. Not collective.
+        """Refuse a checkpoint that this run's strategy can't load. Not collective. Not for loading weights only.
 
         Raises:
             CheckpointError: another number of ranks wrote it, and the strategy doesn't declare "resharding".
@@ -247,7 +247,7 @@ class Session:
             )
 
     def guard(self, prepared: Prepared) -> ReplicaGuard:
-        """Return what compares copies of `prepared` while it trains."""
+        """Return the guard that compares copies of `prepared` during training."""
         if prepared not in self._guards:
             every = self.run.config.check_replicas_every if prepared.has_copies else 0
             self._guards[prepared] = ReplicaGuard(prepared, self.collectives, every)
@@ -255,7 +255,7 @@ class Session:
 
     @property
     def steps_alone(self) -> bool:
-        """Whether this process has no other rank to compare or reduce with before and after a step."""
+        """Whether the run has only this rank, so that a step needs no comparison and no reduction."""
         return self.collectives.world_size == 1
 
     def step(
@@ -266,8 +266,8 @@ class Session:
         Args:
             prepared: returned by `prepare`.
             index: of the optimizer.
-            closure: evaluates the loss and runs backward; the optimizer gets the mean over ranks of what it returns.
-                Of sums whose backwards had weights, that is the weighted mean.
+            closure: evaluates the loss and runs backward. The optimizer gets the mean over ranks of what it returns,
+                or the weighted mean if losses are sums with weights.
 
         Returns:
             Whether the step was applied, and the loss of the closure's first evaluation.
@@ -289,7 +289,7 @@ class Session:
             if prepared.loss_weights.is_used:
                 loss = prepared.loss_weights.mean(loss, index)
             prepared.complete_gradients(index)
-            # L-BFGS evaluates many times in a step; the guard compares once for each.
+            # L-BFGS evaluates many times in a step; the guard compares once per step.
             if not losses:
                 guard.before_step(index)
             losses.append(loss)
@@ -314,8 +314,8 @@ class Session:
         Args:
             failed: this rank is ending with an exception: don't wait for the others.
         """
-        # The last callback runs first: modules are released while the process group is open. All of them run,
-        # also after one that raises.
+        # The last callback runs first, so that modules are released while the process group is open. All callbacks
+        # run, even after one that raises.
         with ExitStack() as rest:
             rest.callback(self.run.strategy.teardown)
             rest.callback(unbind_session, self.run.strategy, self)
@@ -364,7 +364,7 @@ def seed_everything(seed: int) -> None:
 
 
 def _close_group_left_open() -> None:
-    """Close a process group that was left open, as when a wrapper raises after opening it."""
+    """Close a process group that was left open, such as by a wrapper that raised after opening it."""
     if dist.is_initialized():
         gc.collect()  # as in ProcessGroupCollectives.close
         dist.destroy_process_group()
@@ -384,7 +384,7 @@ def _check_ranks(run: Run, collectives: Collectives) -> None:
 
 
 def _refuse_hidden_data(collectives: Collectives, opened: Collectives | None) -> None:
-    """Refuse a wrapper that hides that several ranks read the same batches: each would read different batches."""
+    """Refuse a wrapper with another `data`: ranks that must read the same batches would read different ones."""
     if opened is None:
         return
     kept, wanted = collectives.data, opened.data
