@@ -24,9 +24,9 @@ def test_either_form_or_half_an_hour() -> None:
         (None, 0, "timeout of 0 s must be more than 0"),
         (None, -1, "timeout of -1 s must be more than 0"),
         (LONGEST + timedelta(seconds=1), None, "at most 10000 days"),
-        (None, 1e300, "is no number of seconds"),
-        (None, float("nan"), "timeout_s=nan is no number of seconds"),
-        (None, "60", "timeout_s='60' is no number of seconds: give one, as 60"),
+        (None, 1e300, "is not a number of seconds"),
+        (None, float("nan"), "timeout_s=nan is not a number of seconds"),
+        (None, "60", "timeout_s='60' is not a number of seconds: give one, such as 60"),
     ],
 )
 def test_what_is_no_time_is_refused(timeout: Any, timeout_s: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""What may be given to a collective; the same in one process as in several."""
+"""Checks the arguments of collectives, in one process as in several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_reduction(tensor: Any, op: Any) -> None:
     """
     check_tensor("all_reduce", tensor)
     if not isinstance(op, str) or op not in OPS:
-        # torch's own are called as RedOpType.SUM, or ReduceOp.SUM.
+        # torch's own print as RedOpType.SUM or ReduceOp.SUM.
         name = str(op).rpartition(".")[2].lower()
         meant = name if name in OPS else _MEANT.get(name)
         hint = f": give {meant!r}" if meant else ""
@@ -58,7 +58,7 @@ def check_source(src: Any, world_size: int) -> None:
     """Refuse to broadcast from a rank that doesn't exist.
 
     Raises:
-        UsageError: says which there are.
+        UsageError: says which ranks there are.
     """
     if not isinstance(src, int) or not 0 <= src < world_size:
         ranks = f"ranks 0 to {world_size - 1}" if world_size > 1 else "rank 0 alone"
@@ -66,7 +66,7 @@ def check_source(src: Any, world_size: int) -> None:
 
 
 def described(call: str, value: Any = None) -> str:
-    """Name a call of a collective, for comparing it among ranks, as "all_reduce 'sum' of float32 (2, 3)"."""
+    """Describe a call of a collective, for comparing it across ranks: "all_reduce 'sum' of float32 (2, 3)"."""
     if value is None:
         return call
     dtype = str(value.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Whether all ranks come to a point, asked of a `torch.distributed.Store` instead of a collective."""
+"""Finds out whether all ranks reach a point, through a `torch.distributed.Store` instead of a collective."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _YES, _NO = "yes", "no"
 
 
 def all_arrive(store: Store, name: str, rank: int, world_size: int, timeout_s: float) -> bool:
-    """Wait until `world_size` ranks have called this with `name` as often as this one.
+    """Wait until `world_size` ranks have called this with `name` as often as this one. Return whether they did.
 
-    All ranks that call it get the same answer, also one that comes late.
+    All ranks that call it get the same answer, even a rank that comes late.
 
     Args:
         store: shared by these ranks and by no others.
         name: of the point.
-        rank: this process among them.
-        world_size: how many they are.
+        rank: this process's index among the ranks.
+        world_size: number of ranks.
         timeout_s: how many seconds to wait; may be 0. A file store waits up to a second longer.
     """
     point = f"arrive/{name}"
@@ -30,12 +30,12 @@ def all_arrive(store: Store, name: str, rank: int, world_size: int, timeout_s: f
         arrived, answer = f"{point}/{call}/arrived", f"{point}/{call}/answer"
         if store.add(arrived, 1) == world_size:
             settled = _settle(store, answer, _YES)
-            if call > 1:  # every rank has read the answer of the call before
+            if call > 1:  # every rank has read the previous call's answer
                 for key in (f"{point}/{call - 1}/arrived", f"{point}/{call - 1}/answer"):
                     store.delete_key(key)
             return settled
         try:
-            # A file store would wait for ever for 0 ms.
+            # With 0 ms, a file store would wait forever.
             store.wait([answer], max(timedelta(seconds=timeout_s), timedelta(milliseconds=1)))
         except RuntimeError:  # the time is over
             return _settle(store, answer, _NO)
@@ -45,5 +45,5 @@ def all_arrive(store: Store, name: str, rank: int, world_size: int, timeout_s: f
 
 
 def _settle(store: Store, key: str, answer: str) -> bool:
-    """Set the answer, unless another rank has: the first rank decides for all."""
+    """Set the answer unless another rank has set it: the first rank decides for all. Return whether it is yes."""
     return bool(store.compare_set(key, "", answer) == _YES.encode())

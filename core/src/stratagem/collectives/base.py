@@ -1,4 +1,4 @@
-"""`Collectives`: how the ranks of a run talk to each other; the answer to the `reduce` hook."""
+"""`Collectives`: communication between the ranks of a run; the result of the `reduce` hook."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ReduceOp = Literal["mean", "sum", "min", "max", "product"]
 class Collectives(ABC):
     """Owns the process group until `close`.
 
-    Every method but the properties is collective: all ranks must call it, in the same order, with the same
-    `op`, `src`, shape and dtype. Anything else raises on every rank.
+    Methods are collective unless they say otherwise: all ranks must call them in the same order, with the same `op`,
+    `src`, shape and dtype. Other calls raise an error on every rank.
 
     Attributes:
-        rank: this process among all, from 0.
-        local_rank: this process among those of its node, from 0.
-        node_rank: this node among all, from 0.
+        rank: index of this process among all, from 0.
+        local_rank: index of this process among those of its node, from 0.
+        node_rank: index of this node among all, from 0.
         world_size: number of processes.
-        device: the device its tensors are expected on.
+        device: the device on which tensors are expected.
     """
 
     rank: int
@@ -35,27 +35,27 @@ class Collectives(ABC):
 
     @property
     def process_group(self) -> Any:
-        """The `torch.distributed` group, for torch's own modules; None where there is none."""
+        """The `torch.distributed` group, for torch's own modules; None if there is none."""
         return None
 
     @property
     def backend(self) -> str:
-        """Name of the process group's backend for tensors on `device`, as "nccl"; empty where there is no group."""
+        """Name of the process group's backend for tensors on `device`, such as "nccl"; empty without a group."""
         return ""
 
     @property
     def data(self) -> Collectives:
         """Collectives over the ranks that read different batches.
 
-        Itself where every rank has a copy of the model. Where several ranks share one copy, by tensors
-        or by layers, they read the same batches: then it has one rank of each copy, its `rank` says which
-        part of the data this process reads, and its `world_size` how many parts there are.
+        If every rank has a copy of the model, this is the object itself. If several ranks share a copy, by tensors or
+        by layers, they read the same batches. These collectives then connect one rank of each copy: `rank` is the
+        index of the part of the data that this process reads, and `world_size` the number of parts.
         """
         return self
 
     @property
     def mesh(self) -> DeviceMesh | None:
-        """All ranks in a mesh of named dimensions, as copies of the model × shards of each; None without a mesh."""
+        """All ranks in a mesh of named dimensions, such as copies × shards of the model; None without a mesh."""
         return None
 
     @abstractmethod
@@ -65,14 +65,14 @@ class Collectives(ABC):
         Args:
             tensor: any shape, equal on all ranks; any dtype that the backend reduces. "mean" of
                 integers is rounded towards zero.
-            op: the reduction. Of bool tensors only "min" and "max", of complex ones only "mean" and "sum".
+            op: the reduction. Bool tensors only have "min" and "max", complex ones only "mean" and "sum".
 
         Returns:
             Same shape, dtype and device, equal on every rank; no gradient flows through it.
 
         Raises:
-            UsageError: another op, or one that the dtype doesn't have.
-            CollectiveError: ranks don't make the same call; says what each calls.
+            UsageError: there is no such op, or the dtype doesn't have it.
+            CollectiveError: ranks don't make the same call; says what they call.
         """
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Collectives(ABC):
 
         Args:
             tensor: shape S, equal on all ranks.
-            sync_grads: let gradients flow back to the rank that a part came from, summed over ranks.
+            sync_grads: let gradients flow back. Each rank gets the gradient of its own tensor, summed over ranks.
 
         Returns:
             Shape (world_size, *S), equal on every rank.
@@ -101,7 +101,7 @@ class Collectives(ABC):
 
     @abstractmethod
     def barrier(self, name: str | None = None) -> None:
-        """Wait until every rank has come here.
+        """Wait until every rank has called this.
 
         Raises:
             CollectiveError: a rank didn't come within the time limit; names the barrier and the rank.
@@ -111,12 +111,12 @@ class Collectives(ABC):
         """Return whether every rank reaches this point within `timeout_s` seconds.
 
         Not a collective: it doesn't disturb ranks that are in one, or that have ended. All callers get the same
-        answer, a late one too. A rank that gets False should end with an error.
+        answer, even a late one. A rank that gets False should end with an error.
 
-        Collectives that can't ask in another way wait like `barrier`, however long that does.
+        Without a store, it waits in `barrier`, with the barrier's own time limit.
 
         Args:
-            name: of the point, the same on all ranks. May be used again; calls are counted.
+            name: of the point, the same on all ranks. May be used again: calls are counted.
             timeout_s: how many seconds to wait.
         """
         if self.world_size > 1:
@@ -126,6 +126,6 @@ class Collectives(ABC):
     def close(self, failed: bool = False) -> None:
         """Leave the group. With `failed`, doesn't wait for ranks that may be gone.
 
-        Models and optimizers must be released before: gloo's threads abort at the interpreter's
-        exit while a reducer still holds them.
+        Models and optimizers must be released before: while a reducer still holds gloo's threads, they abort at the
+        interpreter's exit.
         """

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def mean_closure(closure: Callable[[], Any] | None, data: Collectives) -> Callable[[], Any] | None:
-    """Return `closure` with the mean of its losses over ranks.
+    """Return a closure that returns the mean of `closure`'s losses over ranks.
 
-    An optimizer that decides by the loss, as LBFGS along a line, decides alike on all ranks then.
+    An optimizer whose step depends on the loss, such as LBFGS with a line search, then steps alike on all ranks.
 
     Args:
         closure: returns a scalar loss, or None, which counts as 0; called equally often by all ranks.
@@ -23,7 +23,7 @@ def mean_closure(closure: Callable[[], Any] | None, data: Collectives) -> Callab
 
 
 def mean_loss(loss: Any, data: Collectives) -> Any:
-    """Return the mean of a scalar loss over ranks, or `loss` itself where there is one. Collective.
+    """Return the mean of a scalar loss over ranks, or `loss` itself with a single rank. Collective.
 
     Args:
         loss: a tensor, a number, or None, which counts as 0.

@@ -1,4 +1,4 @@
-"""Keep what gloo says while it connects off the terminal."""
+"""Keeps gloo's reports of its connections off the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 STDOUT = 1
 SILENT_SINCE = (2, 13)
-"""The oldest torch known not to report; nothing is redirected from it on."""
+"""The oldest version of torch known not to report. From it on, nothing is redirected."""
 
 _REPORT = re.compile(rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. [^\n]*is : \d+\n")
 
@@ -41,9 +41,9 @@ class _Diversion:
                 return
             try:
                 own = os.dup(STDOUT)
-            except OSError:  # closed, so nothing is seen anyway
+            except OSError:  # standard output is closed, so nothing is seen anyway
                 return
-            # Not to a pipe, which would want a reader; nor to nowhere, as other threads may be printing.
+            # A pipe would need a reader, and /dev/null would lose what other threads print.
             file = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
             self._kept = own, file
             os.dup2(file.fileno(), STDOUT)
@@ -68,16 +68,16 @@ _DIVERSION = _Diversion()
 
 @contextmanager
 def quiet_connecting() -> Iterator[None]:
-    """Wrap what opens a `torch.distributed` group: gloo's report of its peers isn't printed.
+    """Hide gloo's report of its peers while a `torch.distributed` group is opened.
 
-    In some versions of torch, gloo prints its peers to standard output, for each group and rank. What other
-    threads print meanwhile appears afterwards, and so does a report that peers are missing.
+    In some versions of torch, gloo prints its peers to standard output, for each group and rank. Output of other
+    threads appears afterwards, and so does a report of missing peers.
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= SILENT_SINCE:
         yield
         return
     if sys.stdout is not None:
-        sys.stdout.flush()  # what was printed before needs no detour
+        sys.stdout.flush()  # print earlier output directly
     _DIVERSION.begin()
     try:
         yield

@@ -12,7 +12,7 @@ LONGEST = timedelta(days=10_000)
 
 
 def deadline(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
-    """Read a strategy's `timeout`, or the same in seconds; 30 minutes where neither is given.
+    """Return the time limit from a strategy's `timeout` or `timeout_s`; 30 minutes if neither is given.
 
     Raises:
         ConfigError: both are given, or the time isn't positive, or is too long for torch.
@@ -22,9 +22,9 @@ def deadline(timeout: timedelta | None, timeout_s: float | None) -> timedelta:
     if timeout_s is not None:
         try:
             timeout = timedelta(seconds=timeout_s)
-        except (OverflowError, ValueError, TypeError) as error:  # beyond all measure, NaN, no number
+        except (OverflowError, ValueError, TypeError) as error:  # too large, NaN, not a number
             raise ConfigError(
-                f"timeout_s={short(timeout_s)} is no number of seconds: give one, as 60"
+                f"timeout_s={short(timeout_s)} is not a number of seconds: give one, such as 60"
             ) from error
     if timeout is not None and not timedelta(0) < timeout <= LONGEST:
         raise ConfigError(

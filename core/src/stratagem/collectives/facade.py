@@ -1,4 +1,4 @@
-"""Answers that follow from a live run's collectives: shared by `Runtime` and by strategies during a run."""
+"""Names that forward to a live run's collectives, for `Runtime` and for strategies during a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class RankFacade:
-    """Names that mean those of `self.collectives`."""
+    """Forwards to `self.collectives`."""
 
     if TYPE_CHECKING:
 
@@ -18,12 +18,12 @@ class RankFacade:
 
     @property
     def global_rank(self) -> int:
-        """This process among all, from 0."""
+        """Index of this process among all, from 0."""
         return self.collectives.rank
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
+        """Index of this process among those of its node, from 0."""
         return self.collectives.local_rank
 
     @property

@@ -32,10 +32,10 @@ class GroupCollectives(Collectives):
     """Collectives over a group that the caller opens and closes, such as one dimension of a mesh.
 
     Args:
-        group: this process is in it. Ranks are those within the group.
-        device: where tensors are expected.
-        local_rank: this process among those of its node, whether they are in the group or not.
-        node_rank: this node among all.
+        group: a group that has this process. Ranks are those within the group.
+        device: the device on which tensors are expected.
+        local_rank: index of this process among those of its node, whether they are in the group or not.
+        node_rank: index of this node among all.
     """
 
     def __init__(self, group: Any, device: torch.device, *, local_rank: int = 0, node_rank: int = 0) -> None:
@@ -52,7 +52,7 @@ class GroupCollectives(Collectives):
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
         check_reduction(tensor, op)
         whole = op == "mean" and not (tensor.is_floating_point() or tensor.is_complex())
-        # The sum of a mean may not fit into the dtype that the mean fits into.
+        # The mean fits into the tensor's dtype, but the sum may not.
         reduced = _copy(tensor.to(torch.int64) if whole else tensor)
         with self._named(f"all_reduce {op}"):
             self._agree(described(f"all_reduce {op!r}", tensor))
@@ -102,9 +102,9 @@ class GroupCollectives(Collectives):
         return all_arrive(store_of(self._group), name, self.rank, self.world_size, timeout_s)
 
     def _agree(self, call: str) -> None:
-        """Make sure that all ranks have come to the same call: torch would mix up values, hang or abort.
+        """Check that all ranks make the same call. Otherwise torch would mix up values, hang or abort.
 
-        One small collective: the largest and the smallest digest of the ranks' calls are the same if all are.
+        One small collective is enough: all digests of calls are the same if the largest and the smallest are.
         """
         digest = _digest(call)
         both = torch.tensor([digest, -digest], device=self._agreeing_on)
@@ -122,7 +122,7 @@ class GroupCollectives(Collectives):
 
     @cached_property
     def _agreeing_on(self) -> torch.device:
-        # On the CPU beside a GPU, which then needn't be waited for.
+        # On the CPU if the group has it: reading the result from a GPU would wait for the GPU.
         cpu = torch.device("cpu")
         return cpu if is_on(self._group, cpu) else self.device
 
@@ -138,7 +138,7 @@ class GroupCollectives(Collectives):
 
 @lru_cache(maxsize=1024)
 def _digest(call: str) -> int:
-    """Return 62 bits that are the same in every process."""
+    """Return a hash of 62 bits, the same in every process."""
     return int.from_bytes(sha256(call.encode()).digest()[:8], "little") >> 2
 
 
@@ -150,15 +150,15 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        # Each rank's loss may depend on every part: a part's gradient is the sum over ranks.
-        # Autograd may have given the same tensor to others.
+        # Each rank's loss may depend on every part, so a part's gradient is the sum over ranks. Copy before reducing
+        # in place: autograd may use the same tensor elsewhere.
         grad = _copy(grads[0])
         dist.all_reduce(grad, group=ctx.group)
         return grad[dist.get_rank(ctx.group)], None
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy for a collective in place, which takes memory as it lies: ranks' strides may differ."""
+    """Return a contiguous copy for an in-place collective, which ignores strides: these may differ between ranks."""
     tensor = tensor.detach()
     return (
         tensor.clone(memory_format=torch.contiguous_format)

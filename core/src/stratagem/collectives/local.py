@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LocalCollectives(Collectives):
-    """World size 1: every collective is the identity, with the shapes that it has elsewhere."""
+    """Collectives of a single rank: values stay the same, and get the shapes that other collectives give them."""
 
     def __init__(self, device: torch.device) -> None:
         self.rank = self.local_rank = self.node_rank = 0

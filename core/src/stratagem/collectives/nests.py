@@ -1,4 +1,4 @@
-"""Nests: values in lists, tuples, named tuples, mappings and dataclasses, however deep."""
+"""Nests: values in lists, tuples, named tuples, mappings and dataclasses, at any depth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class Container(NamedTuple):
-    """A container taken apart; what its items are is up to the caller."""
+    """The type, the keys and the items of a container."""
 
     kind: type
     keys: tuple[Any, ...] | None
@@ -30,7 +30,7 @@ class Container(NamedTuple):
 
 
 def opened(value: Any) -> Container | None:
-    """Take a container apart; None for anything else."""
+    """Return the type, the keys and the items of a container; None for any other value."""
     if isinstance(value, Mapping):
         return Container(type(value), tuple(value), tuple(value.values()))
     if isinstance(value, (list, tuple)):
@@ -42,7 +42,7 @@ def opened(value: Any) -> Container | None:
 
 
 def map_values(function: Callable[[torch.Tensor], Any], nest: Any, device: torch.device) -> Any:
-    """Return `nest` with `function` applied to every value in it; numbers go to it as tensors on `device`."""
+    """Return `nest` with `function` applied to every value. Numbers become tensors on `device` before."""
     container = opened(nest)
     if container is not None:
         return container.filled([map_values(function, item, device) for item in container.items])
@@ -50,7 +50,7 @@ def map_values(function: Callable[[torch.Tensor], Any], nest: Any, device: torch
 
 
 def leaves_in(value: Any) -> Iterator[Any]:
-    """Yield what is in a nest and no container itself, in order; `value` where it is none."""
+    """Yield the values in a nest that aren't containers, in order; `value` itself if it isn't one."""
     container = opened(value)
     if container is None:
         yield value

@@ -28,10 +28,10 @@ class ProcessGroupCollectives(GroupCollectives):
     """The default process group of `torch.distributed`, opened here and closed by `close`.
 
     Args:
-        environment: this process's place, and where the ranks meet.
-        device: where tensors are expected.
-        backend: as "gloo" or "nccl"; CPU tensors go through gloo with any backend.
-        timeout: after which a collective that a rank doesn't join fails.
+        environment: this process's rank, and the address of the ranks' store.
+        device: the device on which tensors are expected.
+        backend: such as "gloo" or "nccl"; CPU tensors go through gloo with any backend.
+        timeout: how long a collective waits for ranks that don't join it.
 
     Raises:
         CollectiveError: not all ranks came within `timeout`; names those that are missing. Or another
@@ -80,22 +80,22 @@ class ProcessGroupCollectives(GroupCollectives):
         return self._mesh
 
     def arrange(self, mesh: DeviceMesh, data: Any) -> None:
-        """Arrange all ranks in a mesh, which is kept until `close`.
+        """Set the mesh of all ranks. It is kept until `close`.
 
         Args:
             mesh: over open groups of all ranks, as `ProcessGroupStrategy.open_mesh` returns it.
-            data: its dimension along which ranks read different batches, or a group over several of its
-                dimensions: see `share_data_among`.
+            data: name of the dimension along which ranks read different batches, or a group over several dimensions:
+                see `share_data_among`.
         """
         self._mesh = mesh
         self.share_data_among(mesh.get_group(data) if isinstance(data, str) else data)
 
     def share_data_among(self, group: Any) -> None:
-        """Make `group` the ranks that read different batches: all others read what one of these reads.
+        """Divide the data among the ranks of `group`. Every other rank reads the batches of one of these.
 
         Args:
-            group: an open `torch.distributed` group of this process and its like in every other copy of
-                the model, as one dimension of a device mesh gives it. Kept until `close`.
+            group: an open `torch.distributed` group of this process and its counterpart in every other copy of the
+                model, such as the group of one dimension of a device mesh. Kept until `close`.
         """
         self._data = GroupCollectives(
             group, self.device, local_rank=self.local_rank, node_rank=self.node_rank
@@ -131,8 +131,8 @@ class ProcessGroupCollectives(GroupCollectives):
         try:
             if not failed:
                 self.barrier("close")
-            # gloo's threads may still be letting go of the last collective; destroying the group at that
-            # moment can wait for one of them with the interpreter's lock held (seen in gdb, torch 2.13).
+            # gloo's threads may still be releasing the last collective. Destroying the group at that moment can wait
+            # for such a thread while holding the interpreter's lock, a deadlock (seen in gdb, torch 2.13).
             time.sleep(0.02)
         finally:
             self._group = self._data = self._mesh = None

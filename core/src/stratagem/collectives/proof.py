@@ -1,6 +1,7 @@
 """Proof that this rank is connected to ranks of the same run.
 
-gloo accepts the first process that connects, and ranks unpickle the objects that they receive.
+gloo accepts the first process that connects, and ranks unpickle the objects that they receive. Without a proof, a
+foreign process could run its code in a rank.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _SIZE = 32
 
 
 def require_own_ranks(store: Store, environment: Environment) -> None:
-    """Let each two ranks show each other, over their connection, that they know the run's secret. Collective.
+    """Check at every connection that the other process knows the run's secret. Collective.
 
-    No rank unpickles anything before. A proof is good for one connection, in one direction, once.
+    Call it before any object is unpickled. A proof is valid for one connection, in one direction, once.
 
     Args:
         store: of the default group, which is open and sends tensors on the CPU through gloo.
-        environment: this process's place, and the secret.
+        environment: this process's rank, and the secret.
 
     Raises:
         CollectiveError: another process has taken a rank's connection.

@@ -1,4 +1,4 @@
-"""The store at which the ranks of a run meet."""
+"""The store through which the ranks of a run find each other."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from stratagem.environments.base import Environment
 
 _OPENED: Counter[tuple[str, int]] = Counter()
-"""Store and attempt → groups that this process has opened there; the same number on every rank."""
+"""Store and attempt → number of groups that this process has opened there. It is the same on every rank."""
 
 
 def meet(environment: Environment, timeout: timedelta) -> Store:
     """Open the store of a new group, and wait until every rank has announced itself in it. Collective.
 
     Args:
-        environment: this process's place, and where the store is.
+        environment: this process's rank, and the address of the store.
         timeout: how long to wait.
 
     Raises:
@@ -42,8 +42,8 @@ def meet(environment: Environment, timeout: timedelta) -> Store:
     where = environment.store_file or f"{environment.main_address}:{environment.main_port}"
     opened = FileStore(where) if environment.store_file else _tcp_store(environment, timeout)
     opened.set_timeout(timeout)
-    # Neither a restarted group nor the next one of a program that trains and then tests, in a store
-    # that outlives both, must read the addresses of the one before it.
+    # The store may outlive a group: after a restart, or in a program that trains and then tests. Prefixes keep the
+    # next group from reading the addresses of the previous one.
     place = (where, environment.attempt)
     store = PrefixStore(f"attempt{environment.attempt}/group{_OPENED[place]}", opened)
     _OPENED[place] += 1
@@ -61,7 +61,7 @@ def meet(environment: Environment, timeout: timedelta) -> Store:
 
 
 def _tcp_store(environment: Environment, timeout: timedelta) -> TCPStore:
-    """Connect to the store of rank 0, which serves it unless its launcher does."""
+    """Connect to the run's store. Rank 0 serves it, unless the launcher does."""
     rank, world_size = environment.global_rank, environment.world_size
     address, port = environment.main_address, environment.main_port
     is_server = rank == 0 and not environment.store_is_served

@@ -1,4 +1,4 @@
-"""Stores at which processes meet: which file it is on one node, and who reaches one that listens."""
+"""Stores through which processes find each other: the path of a file store, and the address of a TCP store."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ _VARIABLE = "STRATAGEM_STORE"
 
 
 def store_variables(folder: str, run_id: str, attempt: int) -> dict[str, str]:
-    """Return what a worker needs in its environment to find a store that is a file.
+    """Return the environment variables with which a worker finds its file store.
 
     Args:
-        folder: that this user alone can reach, on this node.
+        folder: a folder on this node that only this user can access.
         run_id: the worker's TORCHELASTIC_RUN_ID.
-        attempt: a killed worker may leave the file in disorder, so each attempt has its own.
+        attempt: number of the attempt. Each has its own file, because a killed worker may leave a broken one.
     """
     return {_VARIABLE: os.path.join(folder, f"store.{attempt}.{_digest(run_id)}")}
 
 
 def store_file(environ: Mapping[str, str]) -> str | None:
-    """Return the path of the file that is this worker's store; None where its launcher has named none.
+    """Return the path of this worker's file store; None if its launcher has set none.
 
-    A launcher that a worker starts hands the variable on, but gives its own workers another run id.
+    The path contains a hash of the run id. If a worker starts another launcher, that one's workers inherit the
+    variable, but have another run id.
 
     Args:
         environ: of this process.
@@ -54,15 +55,15 @@ def free_port() -> int:
 
 
 def serve_store(address: str, port: int, timeout: timedelta = timedelta(minutes=5)) -> TCPStore:
-    """Serve a store, on `address` alone where that is possible.
+    """Serve a store, only on `address` if that is possible.
 
-    It listens on all of this node's addresses where `address` isn't one of them, as behind a forwarded
-    port, and where a node's own name leads to its loopback, which it does for no other node.
+    In two cases it listens on all of this node's addresses. Either `address` isn't one of them, such as behind a
+    forwarded port. Or `address` is the node's own name and resolves to its loopback, which it doesn't on other nodes.
 
     Args:
         address: by which all processes find the store.
-        port: of it; 0 takes a free one.
-        timeout: of what is asked of the store.
+        port: of the store; 0 takes a free one.
+        timeout: of requests to the store.
 
     Raises:
         RuntimeError: another process listens there.
@@ -76,7 +77,7 @@ def serve_store(address: str, port: int, timeout: timedelta = timedelta(minutes=
         is_master=True,
         timeout=timeout,
         wait_for_workers=False,
-        multi_tenant=True,  # this process may serve one there already, and torch shares it
+        multi_tenant=True,  # if this process serves a store there already, torch shares it
         master_listen_fd=None if listening is None else listening.detach(),
     )
 

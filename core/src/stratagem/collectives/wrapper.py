@@ -1,4 +1,4 @@
-"""`CollectivesWrapper`: the base of what a wrapper of the hook `reduce` returns."""
+"""`CollectivesWrapper`: the base class for results of wrappers of the `reduce` hook."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CollectivesWrapper(Collectives):
     """Forwards every call to `inner`; a subclass overrides what it changes or counts.
 
     Args:
-        inner: what the wrapped implementation answered with.
+        inner: the result of the wrapped implementation.
     """
 
     def __init__(self, inner: Collectives) -> None:
@@ -26,7 +26,7 @@ class CollectivesWrapper(Collectives):
     def data(self) -> Collectives:
         return self if self.inner.data is self.inner else self.inner.data
 
-    # Abstract in the base, so that type checkers want them here.
+    # Abstract in the base class, so type checkers require them here.
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "mean") -> torch.Tensor:
         return self.inner.all_reduce(tensor, op)

@@ -1,1 +1,1 @@
-"""Batches of a run: who reads which sample, and how a run continues with the very next one."""
+"""Batches of a run: which rank reads which sample, and how a resumed run continues with the next one."""

@@ -1,4 +1,4 @@
-"""Batches on their way to the device."""
+"""Moves batches to the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) ->
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return `batch` with its tensors, and whatever else has a method `to`, on `device`; see `map_tensors`.
+    """Return `batch` with its tensors, and other objects that have a method `to`, on `device`; see `map_tensors`.
 
     Copies from pinned memory don't wait for the device.
     """
@@ -44,10 +44,10 @@ def _moved_by(move: Callable[[torch.Tensor], torch.Tensor], batch: Any, device: 
 
 
 def moved(loader: Iterable[Any], device: torch.device) -> Iterable[Any]:
-    """Return `loader` with batches on `device`; the loader itself where its batches are there already.
+    """Return `loader` with batches on `device`; the loader itself for the CPU.
 
-    Where the device has streams, tensors are copied on a stream of their own. The host is ahead of the device, so
-    that the copy of the next batch runs beside the current step.
+    If the device has streams, tensors are copied on a separate stream. The host runs ahead of the device, so that the
+    copy of the next batch overlaps the current step.
     """
     return loader if device.type == "cpu" else _Moved(loader, device)
 
@@ -66,9 +66,9 @@ class _Moved:
 
 
 def has_events(device: torch.device) -> bool:
-    """Return whether work on a device is ordered by streams and events, which `torch.accelerator` knows.
+    """Return whether a device has several streams, and events that order their work.
 
-    Not so on the CPU, nor on a device with a single stream, where what is queued runs in order.
+    The CPU hasn't, nor has a device with a single stream, which runs all queued work in order.
 
     Args:
         device: any; its index doesn't matter.
@@ -78,7 +78,7 @@ def has_events(device: torch.device) -> bool:
 
 @cache
 def _copy_stream(device: torch.device) -> torch.Stream | None:
-    """Return the stream on which batches are copied to a device; None where it has only one, or can't say so."""
+    """Return the stream on which batches are copied to a device; None if it has only one, or doesn't support more."""
     here = torch.accelerator.current_accelerator()
     if here is None or here.type != device.type:
         return None
@@ -94,8 +94,8 @@ def _copied_beside(batch: Any, stream: torch.Stream) -> Any:
     device, copies = stream.device, list[torch.Tensor]()
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
-        # Of a subclass, or in another layout, it isn't known which memory the stream uses. What is on a device
-        # comes from that one's stream.
+        # For subclasses and other layouts it isn't known which memory the stream uses. A tensor that is on a device
+        # already was computed on another stream.
         is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
         if not is_plain or tensor.device.type != "cpu":
             return tensor.to(device, non_blocking=True)
@@ -109,6 +109,7 @@ def _copied_beside(batch: Any, stream: torch.Stream) -> Any:
         current = torch.accelerator.current_stream(device)
         current.wait_stream(stream)
         for each in copies:
-            # Its memory belongs to the stream of copies, which would take it for the next batch once it is freed.
+            # The copying stream owns the memory. Without this, it would reuse the memory for the next batch as soon
+            # as the tensor is freed, while the current stream may still read it.
             each.record_stream(current)
     return result

@@ -28,30 +28,30 @@ _END = object()
 
 
 class EvalData:
-    """Evaluation batches of this rank: all ranks together see every sample exactly once.
+    """Evaluation batches of this rank. All ranks together read every sample exactly once.
 
-    That holds for a DataLoader over map-style data with the sampler that it made itself, which is read
-    from the first sample to the last, incomplete batches included, whatever `shuffle` and `drop_last`
-    say. Any other loader is left as it is. Iterating gives pairs (batch, counted): a batch that doesn't
-    count is there only because every rank has to run a forward; its results are to be dropped.
+    That holds for a DataLoader over map-style data with its default sampler. It is read from the first sample to the
+    last, including incomplete batches, whatever its `shuffle` and `drop_last` are. Any other loader is left as it is.
+
+    Iterating yields pairs (batch, counted). A batch whose `counted` is False exists only because every rank has to
+    run a forward. Drop its results.
 
     Args:
         loader: a DataLoader, or any iterable of batches.
-        collectives: rank and number of ranks. Constructing is collective, and so is iterating with
-            `equal_batches`, or where a rank doesn't know its number of batches beforehand; of a loader
-            that is shared out only with `equal_batches`.
-        distributed_sampler: whether to share out; False leaves every loader as it is.
-        equal_batches: all ranks run equally many batches, for strategies whose forward is a collective.
+        collectives: rank and number of ranks. Constructing is collective. Iterating is collective with
+            `equal_batches`, and also for a loader that isn't divided if a rank doesn't know its number of batches.
+        distributed_sampler: whether to divide samples among ranks; False leaves every loader as it is.
+        equal_batches: whether all ranks run the same number of batches, for strategies whose forward is collective.
 
     Attributes:
-        repeats: whether some rank gets batches that don't count; True where that isn't known.
-        num_batches: how many pairs an iteration gives on this rank; None where that isn't known.
-        batch_size: samples per batch and rank, as the loader says; None where it doesn't.
+        repeats: whether some rank gets batches that don't count; True if that isn't known.
+        num_batches: number of pairs per iteration on this rank; None if it isn't known.
+        batch_size: samples per batch and rank, according to the loader; None if it doesn't say.
         description: one clause for the printed plan.
 
     Raises:
-        DataError: no rank has a batch, which may show only while iterating; several loaders were given;
-            or a subclass of DataLoader can't be built again with another sampler.
+        DataError: no rank has a batch, which may be found only while iterating; several loaders were given; or a
+            subclass of DataLoader can't be built again with another sampler.
     """
 
     def __init__(
@@ -87,17 +87,14 @@ class EvalData:
         return self._at_least_one(iter(self._loader))
 
     def order(self, n_local: int) -> list[int] | None:
-        """Return where in the dataset this rank's first `n_local` samples are; None where that isn't known."""
+        """Return the dataset indices of this rank's first `n_local` samples; None if they aren't known."""
         return None if self._sampler is None else list(self._sampler)[:n_local]
 
     def sizes(self, parts: list[list[Any]]) -> list[list[int]] | None:
-        """Return how many samples were in each of the batches that counted, by rank.
+        """Return the number of samples in each batch that counted, by rank; None for a loader that isn't divided.
 
         Args:
-            parts: by rank, something for each of its batches that counted, as its prediction.
-
-        Returns:
-            None of a loader that was left as it is.
+            parts: for each rank, an item for each of its batches that counted, such as its prediction.
         """
         if self._sampler is None:
             return None
@@ -118,7 +115,7 @@ class EvalData:
         try:
             self._loader = with_sampler(loader, sampler, drop_last=False)
         except DataError:
-            # A single rank needs no sharing: better as the loader reads than not at all.
+            # A single rank needs no division, so keep the loader as it is.
             if world_size > 1:
                 raise
         else:

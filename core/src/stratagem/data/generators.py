@@ -55,7 +55,7 @@ def restore_global(states: dict[str, Any]) -> None:
 
 @contextmanager
 def global_kept(keep: bool = True) -> Iterator[None]:
-    """Leave this process's generators as they were, whatever is drawn inside."""
+    """Restore the states of this process's generators at the end, if `keep`."""
     if not keep:
         yield
         return

@@ -1,4 +1,4 @@
-"""What isn't one loader, and loaders that turn out to have nothing."""
+"""Refuses objects that aren't one loader, and loaders without a batch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _ONE = "pass one DataLoader at a time, or one iterable whose batches are made fr
 
 
 def refuse_several(loader: Any) -> None:
-    """Refuse several loaders in one: their containers would be read as if loaders were batches.
+    """Refuse a container of loaders, which would be iterated as if the loaders were batches.
 
-    A list of batches is one loader.
+    A list of batches is one loader, and is accepted.
 
     Raises:
-        DataError: `loader` is a list, tuple or mapping of loaders, an object that combines some, any mapping,
-            or nothing that can be iterated.
+        DataError: `loader` is a list or tuple of loaders, an object that combines some, any mapping, or not iterable.
     """
     kind = type(loader).__name__
     if isinstance(loader, (str, bytes)):
@@ -42,17 +41,17 @@ def refuse_several(loader: Any) -> None:
 
 
 def can_be_read_once(loader: Any) -> bool:
-    """Whether `loader` is an iterator, which begins nowhere again."""
+    """Whether `loader` is an iterator, which can't be iterated a second time."""
     return hasattr(loader, "__next__")
 
 
 def no_batch(where: str, description: str, loader: Any) -> DataError:
-    """Return the error for data that have ended before the first batch.
+    """Return the error for data that ended before the first batch.
 
     Args:
-        where: who has none, as the beginning of a sentence.
+        where: what has no batch, as the beginning of a sentence, such as "epoch 0".
         description: one clause that says what is read.
-        loader: what was iterated.
+        loader: the loader that was iterated.
     """
     if can_be_read_once(loader):
         what = (

@@ -1,4 +1,4 @@
-"""Loaders that are pipelines of stages, as those of webdataset: which stages they have, and their epoch."""
+"""Finds the stages of loaders that are pipelines, such as webdataset's, and sets their epoch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 SHARING_STAGES = ("split_by_node", "ResampledShards")
-"""Names of stages in the field that give each rank other samples."""
+"""Names of known stages that give each rank different samples."""
 _COUNTING_STAGE = "detshuffle"
-"""Name of a stage in the field whose order depends on its attribute `epoch`, which each iteration raises by one."""
+"""Name of a known stage whose order depends on its attribute `epoch`. Each iteration first raises it by one."""
 
 
 def stages_of(loader: Any) -> Iterator[Any]:
@@ -22,14 +22,14 @@ def stages_of(loader: Any) -> Iterator[Any]:
 
 
 def shares_samples(loader: Any) -> bool:
-    """Whether a stage gives each rank other samples."""
+    """Whether a stage gives each rank different samples."""
     return any(_name(stage) in SHARING_STAGES for stage in stages_of(loader))
 
 
 def begin_epoch(loader: Any, epoch: int) -> None:
-    """Let stages that shuffle by an epoch use this one, also in loader workers, which get copies of them.
+    """Set the epoch of stages that shuffle by it. Call it before loader workers get copies of the stages.
 
-    Without it, new workers begin each epoch in the order of the first, and a resumed run does.
+    Otherwise new workers would begin each epoch in the order of the first one, and so would a resumed run.
 
     Args:
         epoch: from 0.

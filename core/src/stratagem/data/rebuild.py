@@ -1,4 +1,4 @@
-"""The same `DataLoader` with another sampler."""
+"""Builds a `DataLoader` again with another sampler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class LoaderOrder:
-    """In which order torch's own samplers read a dataset; keyword arguments of a `ShardedSampler`."""
+    """The order in which torch's own samplers read a dataset. The fields are arguments of `ShardedSampler`."""
 
     shuffle: bool
     num_samples: int | None = None
@@ -45,12 +45,12 @@ class LoaderOrder:
 
     @property
     def is_whole(self) -> bool:
-        """Whether an epoch has each sample once."""
+        """Whether an epoch has each sample exactly once."""
         return self.num_samples is None and not self.replacement
 
 
 def has_default_sampler(loader: Any) -> bool:
-    """Whether `loader` is a DataLoader over map-style data whose samplers it made itself."""
+    """Whether `loader` is a DataLoader over map-style data with its default samplers."""
     order = order_of(loader)
     return order is not None and order.is_whole
 
@@ -65,7 +65,7 @@ def order_of(loader: Any) -> LoaderOrder | None:
     sampler: Any = loader.sampler
     batch_sampler: Any = loader.batch_sampler
     if batch_sampler is not None and (
-        # A batch sampler that was passed leaves no batch size in the loader.
+        # A loader with a batch sampler of the user's has no batch size.
         loader.batch_size is None
         or not _is(batch_sampler, "BatchSampler")
         or batch_sampler.sampler is not sampler
@@ -77,7 +77,7 @@ def order_of(loader: Any) -> LoaderOrder | None:
         return LoaderOrder(shuffle=False)
     if not _is(sampler, _RANDOM):
         return None
-    # torchdata's makes its own generator where none was given.
+    # torchdata's sampler makes its own generator if none is given.
     own_generator = loader.generator is None and type(sampler).__module__.startswith("torchdata.")
     if not own_generator and sampler.generator is not loader.generator:
         return None
@@ -100,9 +100,9 @@ def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def with_sampler(loader: DataLoader[Any], sampler: Sampler[int], *, drop_last: bool) -> DataLoader[Any]:
-    """Return a new loader of the same class and settings, that reads by `sampler`.
+    """Return a new loader of the same class and settings that uses `sampler`.
 
-    The arguments of a subclass are read from the attributes that they were kept in.
+    The arguments of a subclass's constructor are read from attributes with the same names.
 
     Args:
         loader: one that has an `order_of`.
@@ -121,7 +121,7 @@ def with_sampler(loader: DataLoader[Any], sampler: Sampler[int], *, drop_last: b
         raise _refusal(loader, f"making another one raised {type(error).__name__}: {error}") from error
     if rebuilt.sampler is not sampler:
         raise _refusal(loader, "it doesn't use the sampler that it is given")
-    # A class that wraps what it is given would wrap it twice; what people set later would be lost.
+    # A subclass that wraps collate_fn would wrap it twice, and attributes that were set later would be lost.
     rebuilt.collate_fn = loader.collate_fn
     for name in vars(loader).keys() - vars(rebuilt).keys():
         setattr(rebuilt, name, getattr(loader, name))
@@ -138,7 +138,7 @@ def _arguments(loader: DataLoader[Any], settings: dict[str, Any]) -> dict[str, A
         elif name in settings:
             arguments[name] = settings[name]
         elif name in ("shuffle", "batch_sampler"):
-            # Say the same as the sampler does, whatever the subclass has as its default.
+            # A default of the subclass must not contradict the sampler.
             arguments[name] = None
         elif name in vars(loader):
             arguments[name] = vars(loader)[name]

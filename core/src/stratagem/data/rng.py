@@ -1,4 +1,4 @@
-"""Random number generators of a process: capture for a checkpoint, restore, and lend."""
+"""Captures and restores the random number generators of a process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng(states: dict[str, Any], device: torch.device) -> None:
-    """Restore what `capture_rng` returned; the device's only where it is of the same kind."""
+    """Restore the states that `capture_rng` returned. The device's generator is restored only if it was captured."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
@@ -40,7 +40,7 @@ def restore_rng(states: dict[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def forked_rng(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn meanwhile, torch's generators for the CPU and for `device` are afterwards as they were."""
+    """Restore torch's generators for the CPU and for `device` at the end."""
     if device.type == "cpu":
         borrowed = torch.random.fork_rng([])
     else:

@@ -1,4 +1,4 @@
-"""`ShardedSampler`: one order of all samples, dealt out to the ranks."""
+"""`ShardedSampler`: divides one order of all samples among the ranks."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from torch.utils.data import Sampler
 
 
 class ShardedSampler(Sampler[int]):
-    """Indices of one rank, out of a global order that is the same at any world size.
+    """Yields the indices of one rank, from a global order that is the same at any world size.
 
-    The rank has positions rank, rank + world_size, rank + 2 · world_size, … of that order, so that the
-    ranks' batches number k are together samples k · B to (k + 1) · B - 1 of it, B being the global
-    batch size. The order depends on `seed` and the epoch alone, never on a global random number
-    generator.
+    A rank reads positions rank, rank + world_size, rank + 2 · world_size, … of that order. The ranks' batches number
+    k are therefore positions k · B to (k + 1) · B - 1 together, where B is the global batch size. The order depends
+    only on `seed` and the epoch, never on a global random number generator.
 
     Args:
         length: number of samples in the dataset.
-        rank: which part is read here, from 0.
-        world_size: into how many parts the order is dealt.
-        shuffle: a new random order in each epoch; the dataset's own order otherwise.
+        rank: index of the part that is read here, from 0.
+        world_size: number of parts into which the order is divided.
+        shuffle: whether each epoch has a new random order; otherwise it has the dataset's own order.
         seed: of the random orders.
-        pad: ranks have equally many: the order is continued by its own beginning to a multiple of
-            `world_size` (training). Without, each sample comes exactly once, and ranks differ by at
-            most one (evaluation).
-        drop_last: ranks have equally many: what is over a multiple of `world_size` is left out.
-            Overrides `pad`.
-        num_samples: how many of a random order make an epoch, over all ranks, as for torch's
-            RandomSampler; None for `length`. More than `length` go through it several times.
-        replacement: each of a random order's samples is drawn from all of them.
+        pad: True gives all ranks the same number of samples, for training: the order continues with its own beginning
+            up to a multiple of `world_size`. False reads each sample exactly once, for evaluation: ranks' numbers of
+            samples differ by at most one.
+        drop_last: whether to give all ranks the same number of samples by leaving out those after the last multiple
+            of `world_size`. Overrides `pad`.
+        num_samples: number of samples per epoch, over all ranks, as for torch's RandomSampler; None for `length`.
+            With more than `length`, the dataset is read several times.
+        replacement: whether a random order draws samples with replacement.
     """
 
     def __init__(
@@ -55,12 +54,11 @@ class ShardedSampler(Sampler[int]):
         self.epoch = self.skip = 0
 
     def start(self, epoch: int, skip: int = 0) -> None:
-        """Let the next iteration be of `epoch`, without its first `skip` samples.
+        """Make the next iteration read `epoch` without its first `skip` samples.
 
         Args:
             epoch: from 0.
-            skip: samples of the global order, over all ranks, that were consumed already; at whatever
-                world size that was.
+            skip: number of samples of the global order that all ranks have consumed already, at any world size.
         """
         self.epoch, self.skip = epoch, min(skip, self.num_samples)
 
@@ -94,6 +92,6 @@ class ShardedSampler(Sampler[int]):
 
 
 def order_seed(seed: int, epoch: int) -> int:
-    """Return what an epoch's random order is seeded with: unrelated for any two (seed, epoch)."""
+    """Return the seed of an epoch's random order. The seeds of any two (seed, epoch) are unrelated."""
     digest = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")

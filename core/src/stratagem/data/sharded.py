@@ -1,4 +1,4 @@
-"""`ShardedSource`: samples shared out among ranks, in an order that is the same at any world size."""
+"""`ShardedSource`: samples divided among ranks, in an order that is the same at any world size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class ShardedSource(Source):
-    """Map-style data read by one of torch's own samplers: our own sampler is in its place.
+    """Map-style data of a loader with one of torch's own samplers, which a `ShardedSampler` replaces.
 
     A position is a number of samples in an order that is the same at any world size and batch size.
 
     Attributes:
-        last_batch_size: samples of an epoch's last batch, on each rank.
+        last_batch_size: number of samples in an epoch's last batch, on each rank.
     """
 
     name = "sharded"
@@ -43,7 +43,7 @@ class ShardedSource(Source):
             replacement=order.replacement,
         )
         super().__init__(with_sampler(loader, self.sampler, drop_last=loader.drop_last), collectives, seed)
-        # Without automatic batching each item counts as one.
+        # Without automatic batching, each item counts as a batch.
         size = self.batch_size or 1
         self._global_batch = size * self.world_size
         self.last_batch_size = size if loader.drop_last else len(self.sampler) % size or size
@@ -52,7 +52,7 @@ class ShardedSource(Source):
 
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
         samples = done * self._global_batch
-        # An epoch that was begun in one order is ended in it; the next one's order is the loader's.
+        # An epoch ends in the order in which it began. The next one has the loader's order.
         self.sampler.shuffle = self.order.shuffle
         if state is not None:
             self.sampler.seed = state["seed"]
@@ -82,7 +82,7 @@ class ShardedSource(Source):
         }
 
     def done_after_resume(self, state: State) -> int:
-        """Return a number that makes, with the batches that are left, a whole epoch's."""
+        """Return the number of batches in a whole epoch minus those that are left."""
         if not self._is_same_data(state):
             warn(
                 self.collectives,
@@ -117,12 +117,12 @@ class ShardedSource(Source):
             return total + order
         over = f" over {self.world_size} ranks"
         repeated = 0 if sampler.drop_last else -sampler.num_samples % self.world_size
-        # What makes ranks equal is read from the beginning of the order.
+        # Padding repeats samples from the beginning of the order.
         return f"{total}{order}{over}" + (f", {repeated} repeated" if repeated else "")
 
 
 def _was_shuffled(state: State) -> bool:
-    # Before loaders decided, all were.
+    # Checkpoints without the key are from versions that shuffled every epoch.
     return bool(state.get("shuffle", True))
 
 

@@ -12,7 +12,7 @@ from stratagem.data.pipelines import shares_samples
 if TYPE_CHECKING:
     from stratagem.collectives.base import Collectives
 
-# Where datasets and samplers in the field keep their place among the ranks.
+# Attributes in which known datasets and samplers keep their rank or the number of ranks.
 _PLACES = (
     "rank",
     "num_replicas",
@@ -28,7 +28,7 @@ _PLACES = (
 
 
 def parts_of(loader: Any) -> dict[str, Any]:
-    """Return the objects that decide what a loader reads, by a name for each: itself, samplers, dataset."""
+    """Return the objects that decide what a loader reads, by name: the loader, its samplers, its dataset."""
     parts = {"loader": loader}
     batch_sampler = getattr(loader, "batch_sampler", None)
     for name, part in (
@@ -48,7 +48,7 @@ def reads_by_sampler(loader: Any) -> bool:
 
 
 def knows_its_part(loader: Any) -> bool:
-    """Whether `loader` looks as if it read another part on each rank."""
+    """Whether `loader` seems to read a different part of the data on each rank."""
     return shares_samples(loader) or any(
         getattr(part, place, None) is not None
         for name, part in parts_of(loader).items()
@@ -61,9 +61,9 @@ def warn_of_same_data(loader: Any, collectives: Collectives, consequence: str) -
     """Warn if several ranks would read the same batches.
 
     Args:
-        loader: left as the user made it.
+        loader: a loader that isn't divided among ranks.
         collectives: rank and number of ranks; nothing is sent.
-        consequence: what then happens, as the end of a sentence.
+        consequence: what happens then, as the end of a sentence.
     """
     if collectives.world_size == 1 or knows_its_part(loader) or hasattr(loader, "load_state_dict"):
         return
@@ -81,7 +81,7 @@ def warn_of_same_data(loader: Any, collectives: Collectives, consequence: str) -
 
 
 def warn(collectives: Collectives, message: str) -> None:
-    """Warn once for all ranks, those included that share a copy of the model and so a `collectives.rank`."""
+    """Warn on one rank of the run. `collectives.rank` can't tell: ranks that share a model copy have the same."""
     if collectives.node_rank == collectives.local_rank == 0:
         warnings.warn(message, UserWarning, stacklevel=4)
 
@@ -93,12 +93,12 @@ def own_sampler(loader: Any) -> str:
 
 
 def name_of(loader: Any) -> str:
-    """Return what to call an iterable: a DataLoader by its dataset."""
+    """Return a name for an iterable: its class's, or for a DataLoader that of the dataset's class."""
     return type(loader.dataset if isinstance(loader, DataLoader) else loader).__name__
 
 
 def length_of(loader: Any) -> int | None:
-    """Return how many batches an epoch of `loader` has; None where it isn't known for sure."""
+    """Return how many batches an epoch of `loader` has; None if that isn't known for sure."""
     if isinstance(loader, DataLoader) and not reads_by_sampler(loader) and loader.num_workers:
         # The last batch of each worker may be smaller: torch's length is a guess.
         return None

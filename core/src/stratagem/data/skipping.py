@@ -1,4 +1,4 @@
-"""Beginning a loader's epoch after its first batches."""
+"""Begins a loader's epoch after its first batches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stratagem.data.sharing import reads_by_sampler
 def iterate_after(loader: Any, count: int) -> Iterator[Any]:
     """Return an iterator over `loader` without its first `count` batches.
 
-    Where indices made in this process decide what is read, these batches' indices are drawn and
-    nothing is loaded. From any other iterable the batches are read and thrown away. Either way all
-    that is random on the way to batch `count` has been drawn when this returns.
+    If indices made in this process decide what is read, the skipped batches' indices are drawn, and nothing is
+    loaded. From any other iterable, the batches are read and dropped. Either way, all random numbers of skipped
+    batches have been drawn when this returns.
     """
     if count == 0:
         return iter(loader)
@@ -37,8 +37,8 @@ def _skip_indices(loader: Any, count: int) -> tuple[Iterator[Any], bool]:
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     original = getattr(loader, name)
     skipping = _Skipping(original, count)
-    # DataLoader refuses to change its samplers, so that an iterator and its loader never disagree; here
-    # they don't: the iterator takes what it needs while it is made, and the loader has its own back.
+    # DataLoader refuses to change its samplers, so that an iterator and its loader never disagree. Here they don't
+    # disagree: the iterator takes its sampler when it is made, and the loader gets its own back.
     # patch: loader samplers
     object.__setattr__(loader, name, skipping)
     try:
@@ -52,7 +52,7 @@ def _skip_indices(loader: Any, count: int) -> tuple[Iterator[Any], bool]:
 
 
 class _Skipping:
-    """Stands for a sampler: while `count` isn't 0, iterations begin after that many of its items."""
+    """Wraps a sampler. While `count` isn't 0, iterations begin after that many items."""
 
     def __init__(self, sampler: Any, count: int) -> None:
         self.sampler, self.count = sampler, count
@@ -76,7 +76,7 @@ class _Skipping:
 
 
 class _SkippingIterator:
-    """Skips at the first `next`, not when it is made: a loader draws its workers' seed in between."""
+    """Skips items at the first `next`, not when it is made, because a loader draws its workers' seed in between."""
 
     def __init__(self, iterator: Iterator[Any], count: int) -> None:
         self.iterator, self.count = iterator, count

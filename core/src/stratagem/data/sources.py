@@ -1,11 +1,11 @@
-"""The ways in which batches are read and found again after a resume; `sharded.py` has the third.
+"""Sources: ways to read batches, and to continue after a resume. `sharded.py` has one more.
 
-A state that they return is ready for a checkpoint, and has at least these keys:
+A source's state can be saved in a checkpoint, and has at least these keys:
 
-- source: the name of the one that wrote it,
-- epoch, done: batches of this epoch that each rank has consumed,
-- world_size, batch_size: of the run that wrote it; batch_size is None where it isn't known,
-- samples: of this epoch, consumed by all ranks together; None where it isn't known,
+- source: the name of the source that wrote it,
+- epoch, done: the epoch, and how many of its batches each rank has consumed,
+- world_size, batch_size: of the run that wrote it; batch_size is None if it isn't known,
+- samples: how many samples of this epoch all ranks together have consumed; None if it isn't known,
 - warm: whether the loader had been iterated before this epoch.
 """
 
@@ -38,13 +38,13 @@ State = Mapping[str, Any]
 
 
 class Source(ABC):
-    """A loader, and how to begin one of its epochs anywhere.
+    """A loader whose epochs can begin at any batch.
 
     Attributes:
-        name: what its states are marked with.
-        loader: what is iterated.
-        batch_size: samples per batch and rank; None where it isn't known.
-        length: batches per epoch and rank; None where it isn't known.
+        name: marks its states.
+        loader: the loader that is iterated.
+        batch_size: samples per batch and rank; None if it isn't known.
+        length: batches per epoch and rank; None if it isn't known.
         description: one clause for the printed plan.
     """
 
@@ -67,8 +67,8 @@ class Source(ABC):
 
         Args:
             epoch: from 0.
-            done: batches of this run's size and world size.
-            state: what a `Source` of the same name returned, for the same epoch.
+            done: number of batches, with this run's batch size and world size.
+            state: the state that a `Source` of the same name returned for the same epoch; None without a resume.
         """
         self._warm = self._epoch is not None or self._warm_up(state)
         for part in {id(part): part for part in parts_of(self.loader).values()}.values():
@@ -81,9 +81,9 @@ class Source(ABC):
         return iterator
 
     def _warm_up(self, state: State | None) -> bool:
-        """Start persistent workers where the uninterrupted run has them already.
+        """Start persistent workers if an uninterrupted run would have started them already. Return whether it did.
 
-        Starting them draws from random number generators, going on with them doesn't.
+        Starting them draws from random number generators, and reusing them doesn't.
         """
         if state is None or not state["warm"] or not getattr(self.loader, "persistent_workers", False):
             return False
@@ -96,7 +96,7 @@ class Source(ABC):
         return self._worker_seeds.iterate(self.loader, epoch, first, begin)
 
     def resumption(self) -> dict[str, str]:
-        """What of the data a resumed run doesn't read again to the bit → why; of the same number of ranks."""
+        """Return what a resumed run with as many ranks doesn't read exactly as before → the reason."""
         found: dict[str, str] = {}
         if can_be_read_once(self.loader):
             found["the data"] = f"a {type(self.loader).__name__} can be read only once"
@@ -115,10 +115,10 @@ class Source(ABC):
 
     @abstractmethod
     def state(self, epoch: int, done: int) -> dict[str, Any]:
-        """Return what `open` needs to go on after `done` batches of `epoch`."""
+        """Return what `open` needs to continue after `done` batches of `epoch`."""
 
     def done_after_resume(self, state: State) -> int:
-        """Return how many batches of this run's size and world size the state's `done` are."""
+        """Convert the state's `done` to a number of batches with this run's batch size and world size."""
         done: int = state["done"]
         if self._has_same_batches(state):
             return done
@@ -150,7 +150,7 @@ class Source(ABC):
 
 
 class ReplayedSource(Source):
-    """Anything else: an epoch is begun as it was, and its first batches are skipped.
+    """Any other loader. A resumed epoch begins with the same random states, and its first batches are skipped.
 
     A position is a number of batches, and the states of the random number generators when the epoch began.
     """
@@ -200,7 +200,7 @@ class StatefulSource(Source):
 
     def _open(self, epoch: int, done: int, state: State | None) -> Iterator[Any]:
         if state is None or state["world_size"] != self.world_size:
-            # Read, since it counts what it reads.
+            # Read the batches instead of skipping their indices, because the loader counts what it reads.
             return drop_first(self._or_again(iter(self.loader), done), done)
         if state["loader"] is not None:
             self.loader.load_state_dict(state["loader"])
@@ -209,7 +209,7 @@ class StatefulSource(Source):
         return iter(()) if is_at_end else self._or_again(iter(self.loader), done)
 
     def _or_again(self, iterator: Iterator[Any], done: int) -> Iterator[Any]:
-        """MosaicML's, whose state was of an epoch's end, give nothing once."""
+        """Iterate a second time if there is no batch: MosaicML's loaders yield none after an epoch's end."""
         is_empty = not done
         for batch in iterator:
             is_empty = False

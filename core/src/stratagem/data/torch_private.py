@@ -1,4 +1,4 @@
-"""What the data's layer uses of torch's private names, each with the reason.
+"""Private names of torch that the data layer needs, each with the reason.
 
 tests/core/data/test_torch_private.py fails when one changes.
 """
@@ -14,7 +14,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 def before_each_fetch(act: Callable[[Any], None]) -> None:
     """Call `act` with a batch's indices, or an item's index, before this process reads them from a map-style dataset.
 
-    For loader workers, whose loop has no place where something could be done between two batches.
+    For loader workers. torch has no public hook between two batches in their loop.
     """
     fetcher: Any = _MapDatasetFetcher
     fetch = fetcher.fetch

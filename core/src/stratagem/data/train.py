@@ -25,26 +25,25 @@ _END = object()
 class TrainData:
     """Training batches of this rank, in an order that a resumed run continues.
 
-    A DataLoader over map-style data with the sampler that it made itself is shared out, in the same
-    order at any world size: the dataset's own one with `shuffle=False`; with `shuffle=True` a random one
-    for each epoch, by `seed` and the epoch alone. Any other loader is left as it is. Collective to
-    construct.
+    A DataLoader over map-style data with one of torch's samplers is divided among ranks. The order is the same at any
+    world size: with `shuffle=False` the dataset's own, with `shuffle=True` a random one for each epoch, which depends
+    only on `seed` and the epoch. Any other loader is left as it is. Constructing is collective.
 
     Args:
         loader: a DataLoader, or any iterable of batches that can be iterated once per epoch.
-        collectives: rank and number of ranks; used while constructing, and once per batch where the
-            number of batches isn't known beforehand.
+        collectives: rank and number of ranks; used while constructing, and once per batch if the number of batches
+            isn't known beforehand.
         seed: of random orders.
-        distributed_sampler: whether to share out; False leaves every loader as it is.
+        distributed_sampler: whether to divide samples among ranks; False leaves every loader as it is.
 
     Attributes:
-        num_batches: per epoch, the same on every rank; None where that isn't known.
-        batch_size: samples per batch and rank, as the loader says; None where it doesn't.
+        num_batches: per epoch, the same on every rank; None if that isn't known.
+        batch_size: samples per batch and rank, according to the loader; None if it doesn't say.
         description: one clause for the printed plan.
 
     Raises:
-        DataError: an epoch has no batch on some rank; several loaders were given; or a subclass of
-            DataLoader can't be built again with another sampler.
+        DataError: an epoch has no batch on some rank; several loaders were given; or a subclass of DataLoader can't
+            be built again with another sampler.
     """
 
     def __init__(
@@ -61,31 +60,31 @@ class TrainData:
 
     @property
     def has_exact_length(self) -> bool:
-        """Whether an epoch has `num_batches` for sure: what others' samplers and iterables say is a guess."""
+        """Whether `num_batches` is exact. The lengths of users' samplers and iterables may be guesses."""
         source = self._source
         return isinstance(source, ShardedSource) or has_default_sampler(source.loader)
 
     @property
     def last_batch_size(self) -> int | None:
-        """Samples of an epoch's last batch on each rank; None where that isn't known for sure."""
+        """Number of samples in an epoch's last batch on each rank; None if that isn't known for sure."""
         source = self._source
         return source.last_batch_size if isinstance(source, ShardedSource) else None
 
     def epoch(self, epoch: int, done: int = 0, state: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """Return an iterator over what is left of an epoch. Ranks must run it alike.
+        """Return an iterator over the rest of an epoch. All ranks must iterate equally far.
 
-        With `done` the global random number generators are left as they are. Without, the iterator may
-        draw from them when it is made: restore them before.
+        If `done` isn't 0, the global random number generators don't change. Otherwise the iterator may draw from them
+        when it is made: restore them before.
 
         Args:
             epoch: from 0; a custom sampler's `set_epoch` is called with it.
-            done: batches of this epoch that this rank has consumed already; in a resumed run, what
+            done: number of batches of this epoch that this rank has consumed already; in a resumed run, what
                 `done_after_resume` returned.
-            state: in a resumed run, what the method `state` returned for this epoch; this rank's at the
-                same world size, any rank's at another.
+            state: in a resumed run, what the method `state` returned for this epoch: on this rank if the world size
+                is the same, otherwise on any rank.
 
         Raises:
-            DataError: while iterating: an epoch that begins here has no batch on some rank.
+            DataError: while iterating, if the epoch begins here and has no batch on some rank.
         """
         own = None if state is None or not self._can_continue(state, epoch) else state
         batches = self._source.open(epoch, done, own)
@@ -102,14 +101,14 @@ class TrainData:
         return self._source.state(epoch, done)
 
     def resumption(self) -> dict[str, str]:
-        """Return what a resumed run on as many ranks doesn't read again to the bit → why; empty where it does."""
+        """Return what a resumed run with as many ranks doesn't read exactly as before → the reason."""
         return self._source.resumption()
 
     def done_after_resume(self, state: Mapping[str, Any]) -> int:
-        """Return how many of this run's batches a saved position has consumed.
+        """Return how many of this run's batches a saved position stands for.
 
-        At another world size or batch size that is another number than was saved. It is 0 where the
-        position means nothing any more and the epoch begins again.
+        At another world size or batch size, that differs from the saved number. It is 0 if the position has no
+        meaning for this run's data, so that the epoch begins again.
         """
         if state["source"] == self._source.name:
             return self._source.done_after_resume(state)
@@ -129,7 +128,7 @@ class TrainData:
         if self._collectives.world_size == 1:
             self._refuse_none([length])
             return length, False
-        # An iterable dataset may yield another number of batches than its length says.
+        # An iterable dataset may yield more or fewer batches than its length says.
         sure = reads_by_sampler(loader) or not isinstance(loader, DataLoader)
         answers = self._collectives.gather_objects((length, sure))
         lengths = [length for length, _ in answers]
@@ -196,7 +195,7 @@ def _source(loader: Any, collectives: Collectives, seed: int, share: bool) -> So
         except DataError:
             if collectives.world_size > 1:
                 raise
-            # A single rank needs no sharing: better in the loader's own order than not at all.
+            # A single rank needs no division, so keep the loader's own order.
     elif share:
         warn_of_same_data(loader, collectives, "each batch is trained on several times")
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):

@@ -1,8 +1,8 @@
 """Reproducible random numbers in loader workers: each batch has its own seed, so that a resumed run repeats them.
 
-torch seeds a worker once, when it starts, so that what it draws for a batch depends on all batches that it has
-read before. Here Python's, NumPy's and torch's generators are seeded before every batch, by the run's seed, the
-epoch, the rank and the batch's place in the epoch, whichever worker reads it.
+torch seeds a worker only when it starts. The random numbers for a batch then depend on all batches that the worker
+has read before. Here Python's, NumPy's and torch's generators are seeded before every batch, from the run's seed, the
+rank, the epoch and the batch's index in it, no matter which worker reads the batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 
 
 class WorkerSeeds:
-    """Gives the workers of a loader over map-style data their seeds; nothing where there are no workers.
+    """Seeds the workers of a loader over map-style data. Does nothing for a loader without workers.
 
     Args:
         seed: of the run.
-        rank: which part of the data is read here.
+        rank: index of the part of the data that is read here.
     """
 
     def __init__(self, seed: int, rank: int) -> None:
@@ -37,22 +37,22 @@ class WorkerSeeds:
     def iterate(
         self, loader: Any, epoch: int, first: int, begin: Callable[[Any], Iterator[Any]]
     ) -> Iterator[Any]:
-        """Return what `begin` makes of `loader`, while that hands out batches with seeds.
+        """Return `begin(loader)`, called while the loader's batch sampler adds seeds to batches.
 
         Args:
-            loader: as it was made; has its own samplers back when this returns.
+            loader: the loader. It has its own batch sampler again when this returns.
             epoch: from 0.
-            first: number of the first batch that its batch sampler gives, in its epoch.
+            first: index in the epoch of the first batch that its batch sampler yields.
             begin: makes the iterator.
         """
         if not seeds_workers(loader):
             return begin(loader)
         original, worker_init_fn = loader.batch_sampler, loader.worker_init_fn
-        # Persistent workers' iterator keeps the one that it was made with.
+        # Reuse the object: the iterator of persistent workers keeps the one with which it was made.
         seeded = self._numbered.setdefault(id(original), _SeededBatches(original))
         seeded.begin(f"{self._seed} {self._rank} {epoch}", first)
-        # DataLoader refuses to change its samplers, so that an iterator and its loader never disagree; here
-        # they don't: the iterator takes what it needs while it is made, and the loader has its own back.
+        # DataLoader refuses to change its samplers, so that an iterator and its loader never disagree. Here they
+        # don't disagree: the iterator takes its sampler when it is made, and the loader gets its own back.
         # patch: loader samplers
         object.__setattr__(loader, "batch_sampler", seeded)
         loader.worker_init_fn = partial(_start_worker, worker_init_fn)
@@ -65,24 +65,24 @@ class WorkerSeeds:
 
 
 def seeds_workers(loader: Any) -> bool:
-    """Whether random numbers in workers of `loader` can be drawn again: it reads batches of map-style data."""
+    """Whether workers of `loader` can be seeded per batch: it has workers that read batches of map-style data."""
     return bool(reads_by_sampler(loader) and loader.num_workers and loader.batch_sampler)
 
 
 def own_generators(loader: Any) -> list[str]:
-    """Names of attributes of a loader's dataset that are generators: workers have copies that no checkpoint saves."""
+    """Return the names of a dataset's attributes that are generators. Workers have copies, which aren't saved."""
     held = getattr(getattr(loader, "dataset", None), "__dict__", {})
     return [name for name, value in held.items() if isinstance(value, _GENERATORS)]
 
 
 class _SeededBatch(list[Any]):
-    """Indices of a batch, and what its worker's generators are seeded with."""
+    """Indices of a batch, and the seed for the worker that reads it."""
 
     worker_seed: int
 
 
 class _SeededBatches:
-    """Stands for a batch sampler."""
+    """Wraps a batch sampler, and adds seeds to its batches."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -103,7 +103,7 @@ class _SeededBatches:
         return len(self.sampler)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "sampler":  # while it is made from a copy
+        if name == "sampler":  # not set yet while a copy is made
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
