@@ -162,7 +162,7 @@ def test_misuse_of_a_live_runtime_is_reported() -> None:
         model = Line()
         first = runtime.setup(model)  # no optimizer: for evaluation
         assert torch.equal(first.layer.weight, model.layer.weight)
-        with pytest.raises(ConfigError, match=r"pass the one"):
+        with pytest.raises(ConfigError, match=r"pass the module"):
             runtime.backward(torch.zeros(()), module=nn.Linear(1, 1))
         optimizer = SGD(model.parameters(), lr=1.0)
         with pytest.raises(ConfigError, match="wasn't set up"):
