@@ -81,7 +81,7 @@ def test_fsdp_constructs_it_in_shards(tmp_path):
         (["hf:bare"], "doesn't say which class its model has"),
         (["hf:config", "--set", "model.optimizer=adm"], "optimizer='adm': nearest: "),
         (["hf:config", "--set", "model.schedule=linaer"], "schedule='linaer': nearest: linear"),
-        (["hf:config", "--set", "model.model=x"], "gives model.model already"),
+        (["hf:config", "--set", "model.model=x"], "sets model.model already"),
         (["hf:config", "--set", "model.lrr=1"], "no setting 'model.lrr'"),
         (["hf:config", "--model", "hf:config"], "say the same"),
         (["hf:config", "--max-steps", "-1", "--max-epochs", "-1"], "this fit has no limit"),

@@ -266,12 +266,12 @@ def test_a_slurm_job_is_requeued_and_goes_on_by_itself(
     [
         (
             {"time_limit": "soon"},
-            "time_limit='soon' is no time above 0: give a number of seconds, 'HH:MM:SS'",
+            "time_limit='soon' is not a time above 0: pass a number of seconds, 'HH:MM:SS'",
         ),
         ({"time_limit": -1}, "time_limit"),
         (
             {"time_limit": "1:99:99"},
-            "time_limit='1:99:99' has 99 minutes and 99 seconds: give at most 59 of each",
+            "time_limit='1:99:99' has 99 minutes and 99 seconds: each must be at most 59",
         ),
         ({"grace_period_s": 0}, "grace_period_s=0 must be a number of seconds above 0"),
         ({"grace_period_s": float("nan")}, "grace_period_s=nan"),

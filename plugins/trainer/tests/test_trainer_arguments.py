@@ -146,7 +146,7 @@ def test_a_registry_gets_the_best_checkpoint_from_a_logger_that_has_one(tmp_path
     run = trainer(tmp_path, model_registry="net", logger=registry, enable_checkpointing=True, max_epochs=1)
     run.fit(Net(), loader())
     assert registry.registered == [("net", run.checkpoint_callback.best_model_path)]
-    with pytest.raises(ConfigError, match="model_registry='net' needs a logger that keeps models"):
+    with pytest.raises(ConfigError, match="model_registry='net' needs a logger with a registry"):
         trainer(tmp_path, model_registry="net", logger=True)
 
 

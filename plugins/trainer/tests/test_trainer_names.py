@@ -81,7 +81,7 @@ def test_in_hooks_and_afterwards(tmp_path: Path) -> None:
         default_root_dir=tmp_path,
     )
     assert (run.state.fn, run.state.status) == (None, "initializing")
-    with pytest.raises(StratagemError, match="known once a fit has its loaders"):
+    with pytest.raises(StratagemError, match="known after a fit has made its loaders"):
         _ = run.estimated_stepping_batches
     run.fit(module, loader(5), loader(1))
     assert module.seen["steps"] == run.estimated_stepping_batches == 9
@@ -111,9 +111,7 @@ def test_in_hooks_and_afterwards(tmp_path: Path) -> None:
         assert (type(each.strategy).__name__, each.accelerator.name) == ("SingleDeviceStrategy", "cpu")
         assert each.strategy is each.strategy
         assert pickle.loads(pickle.dumps(each)).accelerator.name == "cpu"
-    with pytest.raises(
-        AttributeError, match=r"'fit_loop': current_epoch, global_step, .* say where a fit is"
-    ):
+    with pytest.raises(AttributeError, match=r"'fit_loop': current_epoch, global_step, .* have its position"):
         _ = run.fit_loop
     with pytest.raises(AttributeError, match="nearest: current_epoch"):
         _ = run.current_epok

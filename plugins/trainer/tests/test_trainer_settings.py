@@ -115,9 +115,9 @@ def test_ranks_end_together_when_the_time_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"max_time": "1:00"}, "max_time='1:00' is no time above 0: give 'DD:HH:MM:SS'"),
-        ({"max_time": {"years": 1}}, "is no time above 0"),
-        ({"max_time": timedelta(0)}, "is no time above 0"),
+        ({"max_time": "1:00"}, "max_time='1:00' is not a time above 0: pass 'DD:HH:MM:SS'"),
+        ({"max_time": {"years": 1}}, "is not a time above 0"),
+        ({"max_time": timedelta(0)}, "is not a time above 0"),
         ({"min_epochs": 3, "max_epochs": 2}, "at least 3 epochs or steps can't end after 2"),
         ({"min_steps": -1}, "min_steps=-1 must be a whole number of at least 0"),
         ({"num_sanity_val_steps": -2}, "num_sanity_val_steps=-2 must be"),

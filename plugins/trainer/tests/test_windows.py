@@ -174,7 +174,7 @@ def test_an_interval_that_never_comes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="val_check_interval=9 is more than the 8 batches"):
         train(Line(), tmp_path, val_check_interval=9)
     for interval in (0, 0.0):
-        with pytest.raises(ConfigError, match="is no interval"):
+        with pytest.raises(ConfigError, match="is not an interval"):
             train(Line(), tmp_path, val_check_interval=interval)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of other trainers, past and present, each with what to write here."""
+"""Arguments of other trainers that this trainer doesn't have, and what to use instead."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from typing import Any
 from stratagem.errors import ConfigError, nearest
 
 REPLACED: Mapping[str, str] = {
-    "amp_backend": "give precision, as '16-mixed'",
-    "amp_level": "give precision, as '16-mixed'",
+    "amp_backend": "pass precision, such as '16-mixed'",
+    "amp_level": "pass precision, such as '16-mixed'",
     "auto_lr_find": "use the callback LearningRateFinder",
     "auto_scale_batch_size": "use the callback BatchSizeFinder",
     "automatic_optimization": "set automatic_optimization in the module",
-    "checkpoint_callback": "give enable_checkpointing, or callbacks=ModelCheckpoint(…)",
-    "early_stop_callback": "give callbacks=EarlyStopping(…)",
-    "flush_logs_every_n_steps": "give the logger its own: CSVLogger(flush_every_s=…)",
+    "checkpoint_callback": "pass enable_checkpointing, or callbacks=ModelCheckpoint(…)",
+    "early_stop_callback": "pass callbacks=EarlyStopping(…)",
+    "flush_logs_every_n_steps": "pass it to the logger: CSVLogger(flush_every_s=…)",
     "log_gpu_memory": "use the callback DeviceStatsMonitor",
     "max_nb_epochs": "it is now called max_epochs",
     "min_nb_epochs": "it is now called min_epochs",
-    "move_metrics_to_cpu": "leave it out: of what is logged, numbers alone are kept",
+    "move_metrics_to_cpu": "leave it out: logged values are kept as numbers",
     "multiple_trainloader_mode": "pass CombinedLoader(loaders, mode=…) as train_dataloaders",
     "nb_sanity_val_steps": "it is now called num_sanity_val_steps",
     "overfit_pct": "it is now called overfit_batches",
     "prepare_data_per_node": "set prepare_data_per_node in the DataModule",
-    "process_position": "leave it out: one bar shows all",
-    "progress_bar_refresh_rate": "give enable_progress_bar, or callbacks=ProgressBar(…)",
-    "reload_dataloaders_every_epoch": "give reload_dataloaders_every_n_epochs=1",
+    "process_position": "leave it out: there is one progress bar",
+    "progress_bar_refresh_rate": "pass enable_progress_bar, or callbacks=ProgressBar(…)",
+    "reload_dataloaders_every_epoch": "pass reload_dataloaders_every_n_epochs=1",
     "row_log_interval": "it is now called log_every_n_steps",
     "stochastic_weight_avg": "use the callback StochasticWeightAveraging",
     "test_percent_check": "it is now called limit_test_batches",
     "track_grad_norm": "log the norm in on_before_optimizer_step",
     "train_percent_check": "it is now called limit_train_batches",
-    "truncated_bptt_steps": "optimize manually, and detach what goes on in training_step",
+    "truncated_bptt_steps": "optimize manually, and detach hidden states in training_step",
     "val_percent_check": "it is now called limit_val_batches",
-    "weights_save_path": "give default_root_dir, or callbacks=ModelCheckpoint(dirpath=…)",
+    "weights_save_path": "pass default_root_dir, or callbacks=ModelCheckpoint(dirpath=…)",
     "weights_summary": "it is now called enable_model_summary",
 }
-"""Argument → what to do."""
+"""Argument → what to use instead."""
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments that a trainer doesn't have.
+    """Refuse arguments that the trainer doesn't have.
 
     Args:
-        given: names of further arguments.
-        known: those that there are.
+        given: names of the further arguments that were passed.
+        known: names of all arguments.
 
     Raises:
-        ConfigError: names the argument, and its replacement or the nearest ones.
+        ConfigError: names the argument, and what to use instead or the nearest ones.
     """
     names, given = list(known), list(given)
     refuse_replaced(given)
@@ -61,7 +61,7 @@ def refuse_replaced(given: Iterable[str]) -> None:
     """Refuse arguments of other trainers.
 
     Raises:
-        ConfigError: names the argument and what to do.
+        ConfigError: names the argument, and what to use instead.
     """
     for name in given:
         if name in REPLACED:
@@ -69,13 +69,13 @@ def refuse_replaced(given: Iterable[str]) -> None:
 
 
 def refuse_with_barebones(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that ask for what `barebones` leaves out.
+    """Refuse arguments that turn on what `barebones` turns off.
 
     Args:
         given: arguments by name.
 
     Raises:
-        ConfigError: names them.
+        ConfigError: names the arguments.
     """
     wanted = [
         f"{name}={value!r}"
@@ -84,5 +84,5 @@ def refuse_with_barebones(given: Mapping[str, Any]) -> None:
     ]
     if wanted:
         raise ConfigError(
-            f"barebones=True measures the loop alone, without {', '.join(wanted)}: leave out one or the other"
+            f"barebones=True measures only the loop, without {', '.join(wanted)}: leave out one or the other"
         )

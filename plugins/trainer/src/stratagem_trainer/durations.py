@@ -1,4 +1,4 @@
-"""Durations as settings have them, in seconds."""
+"""Convert durations in settings to seconds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _LONGEST_S = 1e9
 
 
 def max_time_s(max_time: object) -> float | None:
-    """Return a limit of time in seconds: a timedelta, its keywords in a mapping, or "DD:HH:MM:SS".
+    """Return `max_time` in seconds. It is a timedelta, a dict of its keywords, or "DD:HH:MM:SS".
 
     Raises:
-        ConfigError: it is nothing of these, or not above 0.
+        ConfigError: it is something else, or not above 0.
     """
     return None if max_time is None else _time_s("max_time", max_time, (4,), "'DD:HH:MM:SS'")
 
 
 def duration_s(name: str, duration: object) -> float | None:
-    """Return a setting's time in seconds, which may be given as a number of them, too, or as "HH:MM:SS".
+    """Return a duration in seconds. It may also be a number of seconds, or "HH:MM:SS".
 
     Raises:
-        ConfigError: it is nothing of these, or not above 0.
+        ConfigError: it is something else, or not above 0.
     """
     if isinstance(duration, str) and ":" not in duration:
         with suppress(ValueError):
@@ -40,10 +40,10 @@ def duration_s(name: str, duration: object) -> float | None:
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Refuse what is no number of seconds above 0.
+    """Refuse anything but a number of seconds above 0.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: names the setting.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 < value <= _LONGEST_S:  # type: ignore[operator]  # a number, by is_number
@@ -61,7 +61,7 @@ def _time_s(name: str, value: Any, parts: Collection[int], allowed: str) -> floa
             *days, hours, minutes, seconds = numbers
             if minutes >= 60 or seconds >= 60:
                 raise ConfigError(
-                    f"{name}={short(value)} has {minutes} minutes and {seconds} seconds: give at most 59 of each"
+                    f"{name}={short(value)} has {minutes} minutes and {seconds} seconds: each must be at most 59"
                 )
             limit = timedelta(days=sum(days), hours=hours, minutes=minutes, seconds=seconds)
         else:
@@ -70,7 +70,7 @@ def _time_s(name: str, value: Any, parts: Collection[int], allowed: str) -> floa
         limit = timedelta(0)
     if limit <= timedelta(0):
         raise ConfigError(
-            f"{name}={short(value)} is no time above 0: give {allowed}, a timedelta, or its keywords as "
+            f"{name}={short(value)} is not a time above 0: pass {allowed}, a timedelta, or its keywords, such as "
             "{'hours': 2}"
         )
     return limit.total_seconds()

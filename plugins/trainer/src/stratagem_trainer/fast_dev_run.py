@@ -1,4 +1,4 @@
-"""A run that only shows whether everything works."""
+"""`fast_dev_run`: run a few batches to check that everything works."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stratagem_trainer.settings import TrainerSettings
 
 
 def fast(settings: TrainerSettings, batches: bool | int) -> TrainerSettings:
-    """Return settings for one epoch of this many batches of everything.
+    """Return settings for one epoch with this many batches in each loop.
 
     Raises:
-        ConfigError: `batches` is no number.
+        ConfigError: `batches` isn't a positive number.
     """
     number = 1 if batches is True else batches
     if not isinstance(number, int) or number < 1:
@@ -39,5 +39,5 @@ def fast(settings: TrainerSettings, batches: bool | int) -> TrainerSettings:
 
 
 def without_files(callbacks: Sequence[Callback]) -> list[Callback]:
-    """Leave out callbacks that write checkpoints, or end a fit by its metrics."""
+    """Leave out callbacks that write checkpoints, or that end a fit by its metrics."""
     return [callback for callback in callbacks if not callback.is_left_out_of_fast_dev_run]

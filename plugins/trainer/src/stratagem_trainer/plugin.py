@@ -1,4 +1,4 @@
-"""What stratagem-trainer offers: the commands that train and evaluate, and loggers."""
+"""The components of stratagem-trainer: commands that train and evaluate, and loggers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratagem.sdk.catalogue import CommandGroup
 
 @hookimpl
 def stratagem_commands(cli: CommandGroup) -> None:
-    """Add them by where they are; they need stratagem-cli, which asks for them."""
+    """Add the commands by their import paths. Only stratagem-cli calls this hook."""
     for name in ("fit", "validate", "test", "predict"):
         cli.add_lazy(name, f"stratagem_trainer.commands.stages:{name}")
     for name in ("example", "demo"):
@@ -31,7 +31,7 @@ _LOGGERS = (
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """Loggers, which `Trainer(logger="…")` and `--logger` take by name."""
+    """Return the loggers that `Trainer(logger="…")` and `--logger` accept by name."""
     return [
         Component(
             "logger",

@@ -1,4 +1,4 @@
-"""`rank_zero_only` and its like: what one process of a run does for all."""
+"""`rank_zero_only` and related functions, for what only one process of a run should do."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RankZeroOnly:
     """The decorator `rank_zero_only`.
 
     Attributes:
-        rank: this process among all: as it was set, that of torch's process group, or what a launcher's variables
-            say; 0 where there is neither.
+        rank: rank of this process: the value that was set, or else the rank in torch's process group, or else the
+            value of a launcher's environment variable, or else 0.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class RankZeroOnly:
 
     @property
     def rank(self) -> int:
-        """This process among all."""
+        """Rank of this process."""
         if self._rank is not None:
             return self._rank
         distributed = sys.modules.get("torch.distributed")
@@ -51,7 +51,7 @@ class RankZeroOnly:
     def __call__(self, function: Callable[P, R], default: D) -> Callable[P, R | D]: ...
 
     def __call__(self, function: Callable[P, R], default: Any = None) -> Callable[P, Any]:
-        """Return `function`, which on other ranks than 0 does nothing and returns `default`. Never a collective."""
+        """Return a function that calls `function` on rank 0, and returns `default` on other ranks. Not collective."""
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -61,22 +61,22 @@ class RankZeroOnly:
 
 
 rank_zero_only = RankZeroOnly()
-"""Decorates a function that only rank 0 is to run."""
+"""Decorates a function that should run only on rank 0."""
 
 
 @rank_zero_only
 def rank_zero_info(message: object, *args: object, **how: Any) -> None:
-    """Log to "stratagem" on rank 0."""
+    """Log an info message to the logger "stratagem" on rank 0."""
     _LOG.info(message, *args, **how)
 
 
 @rank_zero_only
 def rank_zero_debug(message: object, *args: object, **how: Any) -> None:
-    """Log to "stratagem" on rank 0, for debugging."""
+    """Log a debug message to the logger "stratagem" on rank 0."""
     _LOG.debug(message, *args, **how)
 
 
 @rank_zero_only
 def rank_zero_warn(message: str, stacklevel: int = 4, category: type[Warning] = UserWarning) -> None:
-    """Warn on rank 0; `stacklevel` 4 shows the caller."""
+    """Warn on rank 0. The default `stacklevel` shows the caller's line."""
     warnings.warn(message, category, stacklevel=stacklevel - 1)

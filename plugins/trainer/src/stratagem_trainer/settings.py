@@ -1,4 +1,4 @@
-"""`TrainerSettings`: what a trainer does, apart from where it runs."""
+"""`TrainerSettings`: settings of a trainer, except for the selection of components."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Limit = Union[int, float, None]
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """Checked when made; see `Trainer` for what each means."""
+    """Settings of a trainer. They are validated by the constructor. See `Trainer` for their meaning."""
 
     max_epochs: int | None = None
     max_steps: int | None = None
@@ -69,13 +69,13 @@ class TrainerSettings:
                 _refuse_unless(name, value, isinstance(value, int), least)
         if self.global_batch_size is not None and self.accumulate_grad_batches != 1:
             raise ConfigError(
-                f"global_batch_size={self.global_batch_size} decides how many micro-batches a step has, and "
-                f"accumulate_grad_batches={self.accumulate_grad_batches} does, too: leave one out"
+                f"global_batch_size={self.global_batch_size} determines the number of micro-batches per step, and so "
+                f"does accumulate_grad_batches={self.accumulate_grad_batches}: leave one out"
             )
         if self.check_val_every_n_epoch is None and not isinstance(self.val_check_interval, int):
             raise ConfigError(
-                f"check_val_every_n_epoch=None counts batches over epochs, and val_check_interval="
-                f"{self.val_check_interval!r} is no number of them: give one"
+                f"check_val_every_n_epoch=None counts batches over epochs, but val_check_interval="
+                f"{self.val_check_interval!r} is not a number of batches: set one"
             )
         if self.gradient_clip_algorithm not in ("norm", "value"):
             raise ConfigError(
@@ -86,12 +86,12 @@ class TrainerSettings:
             isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0
         ):
             raise ConfigError(
-                f"gradient_clip_val={self.gradient_clip_val!r} must be a number above 0; 0 and None clip nothing"
+                f"gradient_clip_val={self.gradient_clip_val!r} must be a number above 0; 0 and None don't clip"
             )
         if not self.gradient_clip_val and self.gradient_clip_algorithm != "norm":
             raise ConfigError(
                 f"gradient_clip_algorithm={self.gradient_clip_algorithm!r} clips nothing without gradient_clip_val: "
-                "give one"
+                "set it"
             )
         for most, fewest in ((self.epochs, self.min_epochs), (self.steps, self.min_steps)):
             if most is not None and fewest is not None and fewest > most:
@@ -113,8 +113,8 @@ class TrainerSettings:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.val_check_interval is not None and not self.val_check_interval:
             raise ConfigError(
-                f"val_check_interval={self.val_check_interval} is no interval: give a number of batches, or a "
-                "fraction of them, or None to validate at the end of epochs; limit_val_batches=0 validates never"
+                f"val_check_interval={self.val_check_interval} is not an interval: pass a number of batches, or a "
+                "fraction of them, or None to validate at the end of epochs; limit_val_batches=0 turns validation off"
             )
         names = (
             "val_check_interval",
@@ -126,24 +126,24 @@ class TrainerSettings:
 
     @property
     def epochs(self) -> int | None:
-        """After how many epochs to stop: one where neither epochs nor steps are limited."""
+        """Number of epochs after which to stop; 1 if neither epochs nor steps are limited; None for no limit."""
         if self.max_epochs is None and self.max_steps in (None, -1):
             return 1
         return None if self.max_epochs == -1 else self.max_epochs
 
     @property
     def steps(self) -> int | None:
-        """After how many optimizer steps to stop."""
+        """Number of optimizer steps after which to stop; None for no limit."""
         return None if self.max_steps == -1 else self.max_steps
 
     @property
     def sanity_steps(self) -> int:
-        """How many batches of the validation are tried before a fit; -1 for all."""
+        """Number of validation batches in the sanity check; -1 for all."""
         return self.num_sanity_val_steps or 0
 
     @property
     def steps_per_row(self) -> int:
-        """After how many steps there is a row of metrics; 0 for never."""
+        """Number of steps per row of metrics; 0 for no rows."""
         return 50 if self.log_every_n_steps is None else self.log_every_n_steps
 
     @property
@@ -155,7 +155,7 @@ class TrainerSettings:
         )
 
     def limit(self, stage: str) -> Limit:
-        """The limit of "train", "validate", "test" or "predict"."""
+        """Return the limit for "train", "validate", "test" or "predict"."""
         if self.overfit_batches and stage in ("train", "validate"):
             return self.overfit_batches
         limit: Limit = getattr(self, LIMITS[stage])
@@ -168,7 +168,7 @@ LIMITS = {
     "test": "limit_test_batches",
     "predict": "limit_predict_batches",
 }
-"""Stage → the setting that limits its batches."""
+"""Stage → name of the setting that limits its batches."""
 _LEAST = {
     "accumulate_grad_batches": 1,
     "global_batch_size": 1,
@@ -181,7 +181,7 @@ _LEAST = {
     "min_steps": 0,
     "reload_dataloaders_every_n_epochs": 0,
 }
-"""Setting → its least value; where it may be -1, that stands for no limit, or for all."""
+"""Setting → its minimum. A minimum of -1 means that -1 is no limit, or all."""
 _FLAGS = (
     "terminate_on_nan",
     "verify_checkpoints",
@@ -195,21 +195,20 @@ _FLAGS = (
 
 
 def limited(count: int | None, limit: Limit) -> int | None:
-    """Apply a limit to a number of batches; None is unknown or all."""
+    """Apply a limit to a number of batches. None is an unknown number, or no limit."""
     if limit is None:
         return count
     if isinstance(limit, float):
         if count is None:
             raise ConfigError(
-                f"a limit of {limit} is a fraction, and this loader doesn't know its length: give a number of "
-                "batches"
+                f"a limit of {limit} is a fraction, but this loader has no length: pass a number of batches"
             )
         return int(count * limit)
     return limit if count is None else min(count, limit)
 
 
 def train_batches(count: int | None, settings: TrainerSettings) -> int | None:
-    """Return how many batches a training epoch has, of the loader's `count`; None where it isn't known.
+    """Return how many of a loader's `count` batches a training epoch has; None if unknown.
 
     Raises:
         ConfigError: the limit leaves none.
@@ -219,17 +218,17 @@ def train_batches(count: int | None, settings: TrainerSettings) -> int | None:
     if left == 0 and limit != 0:
         name = "overfit_batches" if settings.overfit_batches else "limit_train_batches"
         raise ConfigError(
-            f"{name}={limit} leaves none of the {count} batches of an epoch to train on: raise it, or give 0 to "
-            "train on none"
+            f"{name}={limit} leaves none of the {count} batches of an epoch to train on: raise it, or pass 0 to "
+            "skip training"
         )
     return left
 
 
 def validation_interval(num_batches: int | None, settings: TrainerSettings) -> int:
-    """Return after how many batches to validate within an epoch; 0 for not at all.
+    """Return the number of batches between validations in an epoch; 0 for no validations in it.
 
     Raises:
-        ConfigError: an epoch ends before.
+        ConfigError: the interval is longer than an epoch.
     """
     interval = settings.val_check_interval
     if isinstance(interval, float):
@@ -238,8 +237,8 @@ def validation_interval(num_batches: int | None, settings: TrainerSettings) -> i
         return interval or 0
     if interval is not None and num_batches is not None and interval > num_batches:
         raise ConfigError(
-            f"val_check_interval={interval} is more than the {num_batches} batches of an epoch, so that nothing "
-            "would ever be validated: lower it, or leave it out and use check_val_every_n_epoch"
+            f"val_check_interval={interval} is more than the {num_batches} batches of an epoch, so that no "
+            "validation would ever run: lower it, or leave it out and use check_val_every_n_epoch"
         )
     return interval or 0
 

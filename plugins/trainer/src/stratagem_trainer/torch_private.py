@@ -1,6 +1,6 @@
-"""What torch keeps private of modules, and the trainer needs: all private names are here.
+"""All private names of torch's modules that the trainer uses.
 
-plugins/trainer/tests/test_torch_private.py fails when torch changes one.
+plugins/trainer/tests/test_torch_private.py fails if torch changes one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from torch import nn
 
 
 def child(module: nn.Module, name: str) -> Any:
-    """Return the child of this name, as `getattr(module, name)` does, whose search takes a microsecond."""
+    """Return the child of this name. `getattr(module, name)` would also work, but takes a microsecond more."""
     return module._modules[name]
 
 
 def without_values(module: nn.Module, done: dict[int, nn.Module]) -> Any:
-    """Copy the structure of a module, with tensors on the meta device, and without hooks.
+    """Copy the structure of a module, with tensors on the meta device and without hooks.
 
     Args:
-        module: what to copy.
-        done: id of a module → its copy, of those that are copied already.
+        module: the module to copy.
+        done: id of a module → its copy, for modules that were copied already.
     """
     if id(module) in done:
         return done[id(module)]

@@ -1,4 +1,4 @@
-"""`Trainer`: trains and evaluates a `Module` under any strategy."""
+"""`Trainer`: trains and evaluates a `Module` with any strategy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from stratagem_trainer.stage.seeding import latest_seed
 from stratagem_trainer.view import TrainerView
 
 PRELOAD = ("stratagem_trainer.trainer",)
-"""Modules that a trainer's workers need."""
+"""Modules that the workers of a trainer need."""
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,78 +66,78 @@ class Trainer(TrainerView):
     """Trains and evaluates a `Module`: docs/guides/trainer.md.
 
     Args:
-        accelerator: a name as "cuda", or "auto".
+        accelerator: a name such as "cuda", or "auto".
         devices: how many, or which: docs/guides/devices.md.
-        num_nodes: number of machines, or a minimum and a maximum as "1:4".
-        strategy: a name as "ddp", or a strategy object.
-        precision: a name as "bf16-mixed".
+        num_nodes: number of machines, or a minimum and a maximum such as "1:4".
+        strategy: a name such as "ddp", or a strategy object.
+        precision: a name such as "bf16-mixed".
         plugins: objects with hook implementations, or names of installed extensions.
-        callbacks: run at named moments, in addition to the default progress bar and checkpoints.
-        logger: True or None for a metrics.csv in the run's folder, False for none, names as "wandb", or loggers of
-            your own.
+        callbacks: callbacks in addition to the default progress bar, summary and checkpoints.
+        logger: True or None for a metrics.csv in the run's folder, False for none, names such as "wandb", or your own
+            loggers.
         profiler: "simple", "advanced", "pytorch" or a profiler: docs/guides/profiling.md.
-        max_epochs: stop after this many epochs; -1 for no limit. 1 if neither epochs nor steps are limited.
+        max_epochs: stop after this many epochs; -1 for no limit. The default is 1 if `max_steps` isn't given either.
         max_steps: stop after this many optimizer steps; None or -1 for no limit.
         min_epochs: ignore requests to stop before this many epochs.
         min_steps: ignore requests to stop before this many optimizer steps.
-        max_time: stop after the step in which this time has passed: "DD:HH:MM:SS", a timedelta, or {"hours": 2};
-            ranks agree on it after each step.
+        max_time: stop after the step in which this time has passed: "DD:HH:MM:SS", a timedelta, or {"hours": 2}.
+            Ranks agree on it after each step.
         num_sanity_val_steps: validate this many batches before a fit, to find errors early; -1 for all of them; None
             for none.
-        fast_dev_run: try a fit or another command with one batch of everything, or with this many, without logger,
-            checkpoints and early stopping.
-        accumulate_grad_batches: micro-batches per optimizer step.
-        global_batch_size: samples per optimizer step over all ranks, instead of `accumulate_grad_batches`: the number
-            of micro-batches follows from it, also when a run is restarted or resumed on another number of ranks.
-        gradient_clip_val: limit gradients before each step; None or 0 for no limit.
+        fast_dev_run: run only one batch of each loader, or this many, without logger, checkpoints and early stopping.
+        accumulate_grad_batches: number of micro-batches per optimizer step.
+        global_batch_size: number of samples per optimizer step over all ranks, instead of `accumulate_grad_batches`.
+            The number of micro-batches follows from it, also if a run is restarted or resumed on another number of
+            ranks.
+        gradient_clip_val: clip gradients before each step; None or 0 for no limit.
         gradient_clip_algorithm: "norm" or "value".
         val_check_interval: number of batches between two validations, or a fraction of an epoch; None validates at
             the end of epochs.
-        check_val_every_n_epoch: validate at the end of every n-th epoch; None counts the batches of
-            val_check_interval over epochs.
+        check_val_every_n_epoch: validate at the end of every n-th epoch. None lets val_check_interval count batches
+            across epochs.
         limit_train_batches: at most this many batches per rank and epoch, or this fraction of them; 0 trains nothing.
         limit_val_batches: the same for validation.
         limit_test_batches: the same for test.
         limit_predict_batches: the same for predict.
-        overfit_batches: train and validate on this many batches, or this fraction of them, in order and the same in
+        overfit_batches: train and validate on this many batches, or this fraction of them, which are the same in
             every epoch; 0 for all.
         log_every_n_steps: log a row of metrics every n optimizer steps; None is 50, 0 is never.
         enable_progress_bar: show one on rank 0.
         enable_model_summary: print the module's layers when a fit starts.
         enable_checkpointing: keep the best and the last checkpoint.
         use_distributed_sampler: share data with a default sampler among ranks: docs/guides/data.md.
-        terminate_on_nan: end the run with an error, before the step, when a loss isn't finite, or after it when a
-            parameter isn't; this waits for the device in every step. Otherwise there is a warning.
-        verify_checkpoints: compare what is read from a `ckpt_path` with its checksums; False doesn't notice damage.
+        terminate_on_nan: end the run with an error if a loss isn't finite, before the step, or if a parameter isn't,
+            after the step. This waits for the device in every step. By default there is a warning instead.
+        verify_checkpoints: compare what is read from a `ckpt_path` with its checksums. False doesn't detect damage.
         detect_anomaly: let autograd name the forward of a backward that fails or makes NaN; slow.
-        deterministic: let torch use only deterministic algorithms, and raise where there is none; "warn" warns
-            instead.
-        benchmark: let cuDNN try which algorithm is fastest; None leaves torch's setting.
+        deterministic: let torch use only deterministic algorithms, and raise an error if there is none; "warn" only
+            warns.
+        benchmark: let cuDNN search for the fastest algorithms; None leaves torch's setting.
         inference_mode: evaluate under `torch.inference_mode` instead of `torch.no_grad`. Strategies that gather
-            shards always use `no_grad`, since training uses the same buffers.
-        seed: for every generator on every rank.
-        run_dir: folder for metrics and checkpoints, of one run at a time; runs/<time>-<class> when None.
-        default_root_dir: folder that contains runs/; the current folder when None.
-        sync_batchnorm: normalize by the batches of all ranks in BatchNorm layers; exchanges their statistics.
+            shards always use `no_grad`, because training uses the same buffers.
+        seed: seed for every generator on every rank.
+        run_dir: folder for metrics and checkpoints of one run at a time; None is runs/<time>-<class>.
+        default_root_dir: folder that contains runs/; None is the current folder.
+        sync_batchnorm: normalize with the statistics of all ranks' batches in BatchNorm layers.
         reload_dataloaders_every_n_epochs: call train_dataloader and val_dataloader again every n epochs; 0 for never.
-        barebones: the loop alone, to measure it: no logger, checkpoints, progress bar, summary, sanity check, and
-            nothing that is logged.
+        barebones: run only the loop, to measure it: no logger, checkpoints, progress bar, summary or sanity check,
+            and nothing is logged.
         enable_autolog_hparams: pass the module's hyperparameters to the loggers when a fit starts.
-        model_registry: name under which a logger that has a registry keeps the best checkpoint.
-        initial_weights: a checkpoint whose weights a fit begins with, unless it resumes from another; an
+        model_registry: name under which loggers with a registry register the best checkpoint.
+        initial_weights: a checkpoint from which a fit loads its initial weights, unless it resumes from another. An
             `InitialWeights` says what may differ: docs/guides/changed-models.md.
-        time_limit: save and end this long after the run's start, less `grace_period_s`; a number of seconds, or as
-            `max_time`. The process exits with 75: docs/fault-tolerance.md.
-        grace_period_s: how long a save may take: a run stops this long before a limit, and is ended this long after a
-            signal.
-        stop_signals: names of signals on which a fit saves and ends, as "SIGTERM,SIGUSR1"; "" for none.
-        requeue: put the Slurm job around the run back into its queue, where a limit or SIGUSR1 has stopped the run.
-        step_timeout_s: end a fit in which a rank makes no step for this long, and name the rank; None leaves that to
+        time_limit: save and end when this time since the run's start, minus `grace_period_s`, has passed: a number of
+            seconds, or as `max_time`. The process exits with 75: docs/fault-tolerance.md.
+        grace_period_s: time that a save may take. A run stops this long before a time limit, and is ended this long
+            after a signal.
+        stop_signals: names of signals at which a fit saves and ends, such as "SIGTERM,SIGUSR1"; "" for none.
+        requeue: requeue the Slurm job of the run if a time limit or SIGUSR1 has stopped it.
+        step_timeout_s: end a fit in which a rank makes no step for this long, and name the rank. None leaves that to
             the timeout of the strategy's collectives. Validation batches count as steps; a save must end in time.
         further: other fields of `RunConfig`, by name.
 
     Raises:
-        ConfigError: a setting that doesn't exist, or has an invalid value.
+        ConfigError: a setting is unknown, or has an invalid value.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class Trainer(TrainerView):
             settings, used, loggers = fast(settings, fast_dev_run), without_files(used), False
         super().__init__(config, settings, used, loggers)
         self._given: Any = None
-        """The module of the last fit, or what made it, for an evaluation that is given none."""
+        """The module of the last fit, or the callable that makes it, for evaluations without a model."""
         self.profiler = make_profiler(profiler)
 
     def fit(
@@ -258,24 +258,25 @@ class Trainer(TrainerView):
         datamodule: Any = None,
         ckpt_path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Train `model`, in as many processes as the strategy wants.
+        """Train `model`, in as many processes as the strategy needs.
 
         Args:
             model: a `Module`, or a picklable callable that makes one in each worker.
-            train_dataloaders: training batches: a loader, or several in a list, tuple, dict or `CombinedLoader`; the
-                data module's, or the module's own `train_dataloader`, when None. A `DataModule` may be passed here.
-            val_dataloaders: validation batches; the data module's, or the module's own, when None.
+            train_dataloaders: training batches: a loader, or several in a list, tuple, dict or `CombinedLoader`. None
+                uses the data module's loaders, or else the module's own `train_dataloader`. A `DataModule` may be
+                passed here.
+            val_dataloaders: validation batches. None uses the data module's loaders, or else the module's own.
             datamodule: a `DataModule`, or a picklable callable that makes one in each worker.
-            ckpt_path: continue exactly where this checkpoint was written; "last" is the last one of the fit before,
-                "auto" the newest in `run_dir`, where there is one.
+            ckpt_path: resume exactly where this checkpoint was written. "last" is the last one of the previous fit,
+                "auto" the newest one in `run_dir`, if there is one.
 
-        A fit that is stopped by a signal, `time_limit` or the end of its Slurm job saves, and raises
-        `SystemExit(75)`.
+        A fit that is stopped by a signal, by `time_limit` or by the end of its Slurm job saves a checkpoint, and
+        raises `SystemExit(75)`.
 
-        Where workers were separate processes, the trained weights, the metrics and the callbacks' states are brought
-        back into this process's objects: all that is in `model.state_dict()`, with the dtypes that training left, and
-        which parameters require gradients. If that isn't possible, as after a run on several nodes, there is a
-        warning, and going on with the module needs a `ckpt_path`.
+        If workers were separate processes, the trained weights, the metrics and the callbacks' states are copied back
+        into this process's objects: everything in `model.state_dict()`, with the dtypes after training, and which
+        parameters require gradients. If that isn't possible, as after a run on several nodes, there is a warning.
+        Using the module again then needs a `ckpt_path`.
         """
         self._given = model
         with destination(model) as where:
@@ -301,14 +302,14 @@ class Trainer(TrainerView):
         verbose: bool = True,
         datamodule: Any = None,
     ) -> list[dict[str, float]]:
-        """Run `validation_step` over each sample once.
+        """Run `validation_step` on each sample once.
 
         Args:
-            model: a `Module`, or a picklable callable; when None, that of the last fit, with the best checkpoint's
-                weights where that fit kept any and no `ckpt_path` is given.
+            model: a `Module`, or a picklable callable that makes one. None is the module of the last fit, with the
+                weights of its best checkpoint if there is one and no `ckpt_path` is given.
             dataloaders: as for `fit`; several are read one after the other, unless a `CombinedLoader` has another
                 mode.
-            ckpt_path: of a checkpoint's weights, or "best" or "last" of the last fit.
+            ckpt_path: checkpoint whose weights to evaluate: a path, or "best" or "last" of the last fit.
             verbose: accepted for programs of other trainers, and ignored: nothing is printed.
             datamodule: as for `fit`.
 
@@ -325,7 +326,7 @@ class Trainer(TrainerView):
         verbose: bool = True,
         datamodule: Any = None,
     ) -> list[dict[str, float]]:
-        """Run `test_step` over each sample once, and return the metrics, one dict for each loader; see `validate`."""
+        """Run `test_step` on each sample once, and return the metrics, one dict for each loader; see `validate`."""
         return self._evaluate("test", model, dataloaders, ckpt_path, datamodule).metrics
 
     def predict(
@@ -336,21 +337,22 @@ class Trainer(TrainerView):
         return_predictions: bool | None = None,
         ckpt_path: str | os.PathLike[str] | None = None,
     ) -> list[Any]:
-        """Return `predict_step` of all samples, in the order of the data, on the CPU.
+        """Run `predict_step` on all samples, and return the predictions on the CPU, in the order of the data.
 
         Args:
             model: as for `validate`.
             dataloaders: as for `validate`.
             datamodule: as for `fit`.
-            return_predictions: False returns none, where callbacks write them; nothing is gathered then.
+            return_predictions: False returns none, and gathers none, for callbacks that write them.
             ckpt_path: as for `validate`.
 
         Returns:
-            A list of batches' predictions; of several loaders, a list of them for each.
+            A list of the batches' predictions; for several loaders, one list for each.
 
         Raises:
-            SystemExit: 75; the run was asked to stop. It is a `stratagem_launch.Preempted` whose `predictions` are
-                those of the first batches, in a list for each loader.
+            SystemExit: 75; the run was stopped. It is a `stratagem_launch.Preempted`. Its `predictions` are those so
+            far,
+                one list for each loader.
         """
         returns = return_predictions is not False
         return self._evaluate("predict", model, dataloaders, ckpt_path, datamodule, returns).predictions or []
@@ -400,7 +402,7 @@ class Trainer(TrainerView):
             raise
         self.model, self.ckpt_path = request.module, request.ckpt_path
         self.datamodule = None if callable(request.datamodule) else request.datamodule
-        if result is None:  # not the node of rank 0
+        if result is None:  # rank 0 ran on another node
             return StageResult([], LastStage(), False, not_brought_back=SEVERAL_NODES)
         stage.last, self.run_dir = result.last, result.last.run_dir
         for callback in self.callbacks:
@@ -416,4 +418,4 @@ class Trainer(TrainerView):
 
 
 _OWN = tuple(name for name in signature(Trainer).parameters if name != "further")
-"""The trainer's own arguments."""
+"""Names of the trainer's own arguments."""

@@ -1,4 +1,4 @@
-"""`TrainerView`: what modules and callbacks see of a trainer."""
+"""`TrainerView`: the attributes of a trainer that modules and callbacks use."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from stratagem_trainer.stage.state import StageState
 
 CHECKPOINTS = "checkpoints"
-"""Folder of a run's checkpoints within its run folder."""
+"""Name of the folder of checkpoints in a run's folder."""
 
 
 class TrainerView:
-    """A trainer as modules and callbacks see it, in a stage on every rank, and in the launching process afterwards.
+    """A trainer as modules and callbacks see it: on every rank in a stage, and in the launching process afterwards.
 
-    Apart from `Trainer`, so that a module knows its trainer without importing what runs it. `CurrentStage` knows
-    where a stage is and what the last one has left; here are the names under which programs ask for it.
+    It is separate from `Trainer`, so that a module can use its trainer without importing the code that runs it.
+    `CurrentStage` has the state of the running or last stage. The properties here read it.
 
     Args:
-        config: which parts its runs are made of.
-        settings: what it does.
-        callbacks: in the order in which they were given.
+        config: selects the components of a run.
+        settings: the trainer's settings.
+        callbacks: in the order in which they were passed.
         logger: True for the default, False for none, or loggers.
     """
 
     _next_run: Run | None = None
-    """What the configuration comes to in this process, once that was asked for outside of a stage."""
+    """The components of the next run, if `strategy` or `accelerator` was read outside of a stage."""
 
     def __init__(
         self,
@@ -60,55 +60,55 @@ class TrainerView:
         self.callbacks = list(callbacks)
         self.given_loggers = logger
         self.profiler: Profiler = PassThroughProfiler()
-        """Measures parts of your own by `with trainer.profiler.profile("name")`; nothing without `profiler=`."""
+        """Measures your own code: `with trainer.profiler.profile("name")`. Does nothing without `profiler=`."""
         self.given_seed: int | None = None
-        """Of `seed_everything` in the launching process."""
+        """The last seed of `seed_everything` in the launching process."""
         self.current_stage = CurrentStage()
         self.run_dir = config.run_dir
         self.model: Any = None
-        """The module of the stage that runs, or ran last; what was passed to `fit` and its like."""
+        """The module of the running stage; after a stage, the module or callable that was passed for it."""
         self.datamodule: Any = None
-        """The `DataModule` of the stage that runs, or ran last."""
+        """The `DataModule` of the running or last stage."""
         self.ckpt_path: str | None = None
-        """The checkpoint that the stage was given; "best" and "last" are a path by then."""
+        """The path of the checkpoint that the stage loads or resumes from. "best" and "last" are resolved."""
 
     # Progress and limits ----------------------------------------------------------------------------
 
     @property
     def progress(self) -> Progress:
-        """Epoch, batch and step."""
+        """The current epoch, batch and step."""
         return self.current_stage.progress
 
     @property
     def current_epoch(self) -> int:
-        """Index of the current epoch; how many were finished, after a fit."""
+        """Index of the current epoch; after a fit, the number of finished epochs."""
         return self.progress.epoch
 
     @property
     def global_step(self) -> int:
-        """Completed optimizer steps."""
+        """Number of completed optimizer steps."""
         return self.progress.all_steps
 
     @property
     def batch_idx(self) -> int:
-        """Micro-batches of this epoch so far."""
+        """Number of micro-batches of this epoch so far."""
         return self.state.batch_idx
 
     @property
     def is_last_batch(self) -> bool:
-        """Whether the micro-batch that was begun last is its epoch's last one, as far as that is known."""
+        """Whether the current micro-batch is the last one of its epoch; False if that is unknown."""
         live = self.current_stage.live
         return live is not None and live.current_batch + 1 == live.num_train_batches
 
     @property
     def max_epochs(self) -> int:
-        """The limit of epochs; -1 where there is none."""
+        """The limit of epochs; -1 for no limit."""
         epochs = self.settings.epochs
         return -1 if epochs is None else epochs
 
     @property
     def max_steps(self) -> int:
-        """The limit of optimizer steps; -1 where there is none."""
+        """The limit of optimizer steps; -1 for no limit."""
         steps = self.settings.steps
         return -1 if steps is None else steps
 
@@ -124,7 +124,7 @@ class TrainerView:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the fit ends after the current step, or has ended this way; set it to one value on all ranks."""
+        """Whether the fit ends after the current step, or was ended so. Set it to the same value on all ranks."""
         return self.current_stage.should_stop
 
     @should_stop.setter
@@ -135,33 +135,33 @@ class TrainerView:
 
     @property
     def training(self) -> bool:
-        """Whether a fit runs, and no validation in it."""
+        """Whether a fit is training, not validating."""
         return self.current_stage.running == "train"
 
     @property
     def validating(self) -> bool:
-        """Whether a validation runs, in a fit or alone; False in the sanity check before a fit."""
+        """Whether a validation is running, also one in a fit; False in the sanity check."""
         return self.current_stage.running == "validate"
 
     @property
     def testing(self) -> bool:
-        """Whether a test runs."""
+        """Whether a test is running."""
         return self.current_stage.running == "test"
 
     @property
     def predicting(self) -> bool:
-        """Whether a prediction runs."""
+        """Whether a prediction is running."""
         return self.current_stage.running == "predict"
 
     @property
     def sanity_checking(self) -> bool:
-        """Whether the sanity check before a fit runs."""
+        """Whether the sanity check of a fit is running."""
         live = self.current_stage.live
         return live is not None and live.is_sanity_checking
 
     @property
     def evaluating(self) -> bool:
-        """Whether a validation, in a fit or alone, or a test runs."""
+        """Whether a validation, a test or the sanity check is running."""
         return self.validating or self.testing or self.sanity_checking
 
     @property
@@ -171,50 +171,50 @@ class TrainerView:
 
     @property
     def has_state(self) -> bool:
-        """Whether a stage runs in this process and its objects exist."""
+        """Whether a stage is running in this process, and its objects are built."""
         return self.current_stage.live is not None
 
     # Batches and loaders ----------------------------------------------------------------------------
 
     @property
     def num_train_batches(self) -> int | None:
-        """Micro-batches per epoch and rank, where known."""
+        """Micro-batches per epoch and rank; None if unknown."""
         return self.state.num_train_batches
 
     @property
     def num_eval_batches(self) -> int | None:
-        """Batches per evaluation and rank, where known."""
+        """Batches of all loaders per evaluation and rank; None if unknown."""
         return self.state.num_eval_batches
 
     @property
     def num_training_batches(self) -> int | float:
-        """Micro-batches per epoch and rank; inf where that isn't known."""
+        """Micro-batches per epoch and rank; inf if unknown."""
         return _or_inf(self.current_stage.num_training_batches)
 
     @property
     def num_val_batches(self) -> list[int | float]:
-        """Batches of a validation per rank, of each loader; inf where that isn't known."""
+        """Batches of a validation per rank, for each loader; inf if unknown."""
         return list(map(_or_inf, self.current_stage.num_eval_batches("validate")))
 
     @property
     def num_test_batches(self) -> list[int | float]:
-        """Batches of a test per rank, of each loader; inf where that isn't known."""
+        """Batches of a test per rank, for each loader; inf if unknown."""
         return list(map(_or_inf, self.current_stage.num_eval_batches("test")))
 
     @property
     def num_predict_batches(self) -> list[int | float]:
-        """Batches of a prediction per rank, of each loader; inf where that isn't known."""
+        """Batches of a prediction per rank, for each loader; inf if unknown."""
         return list(map(_or_inf, self.current_stage.num_eval_batches("predict")))
 
     @property
     def num_sanity_val_batches(self) -> list[int | float]:
-        """Batches of the sanity check before a fit, of each loader."""
+        """Batches of the sanity check per rank, for each loader."""
         most = self.settings.sanity_steps
         return [number if most == -1 else min(number, most) for number in self.num_val_batches]
 
     @property
     def estimated_stepping_batches(self) -> int | float:
-        """Optimizer steps of the whole fit, for schedulers; inf where neither epochs nor steps are limited.
+        """Optimizer steps of the whole fit, for schedulers; inf if neither epochs nor steps are limited.
 
         Raises:
             StratagemError: no fit has made its loaders yet.
@@ -222,8 +222,8 @@ class TrainerView:
         data, is_over = self.current_stage.fit_data, not self.is_live
         if data is None and not (is_over and self.current_stage.last.stage == "fit"):
             raise StratagemError(
-                "estimated_stepping_batches is known once a fit has its loaders: ask for it in configure_optimizers "
-                "or later"
+                "estimated_stepping_batches is known after a fit has made its loaders: read it in "
+                "configure_optimizers or later"
             )
         steps: int | float = math.inf if self.max_steps == -1 else self.max_steps
         if self.max_epochs == -1:
@@ -236,60 +236,60 @@ class TrainerView:
 
     @property
     def train_dataloader(self) -> Any:
-        """The training loader, or several, as they were given or made; None outside of a fit."""
+        """The training loader or loaders, as they were passed or made; None outside of a fit."""
         data = self.current_stage.fit_data
         return None if data is None else data.train_loader
 
     @property
     def val_dataloaders(self) -> Any:
-        """The loaders of a validation, as they were given or made; None where none runs."""
+        """The loaders of a validation, as they were passed or made; None if none is running."""
         data = self.current_stage.fit_data
         return self.current_stage.eval_loaders.get("validate") if data is None else data.val_loader
 
     @property
     def test_dataloaders(self) -> Any:
-        """The loaders of a test, as they were given or made; None where none runs."""
+        """The loaders of a test, as they were passed or made; None if none is running."""
         return self.current_stage.eval_loaders.get("test")
 
     @property
     def predict_dataloaders(self) -> Any:
-        """The loaders of a prediction, as they were given or made; None where none runs."""
+        """The loaders of a prediction, as they were passed or made; None if none is running."""
         return self.current_stage.eval_loaders.get("predict")
 
     # Metrics and loggers ----------------------------------------------------------------------------
 
     @property
     def callback_metrics(self) -> Mapping[str, float]:
-        """The latest value of everything that was logged; waits for the device."""
+        """The latest value of each logged key. Waits for the device."""
         live = self.current_stage.live
         return live.metrics.latest() if live is not None else self.current_stage.last.latest
 
     @property
     def logged_metrics(self) -> Mapping[str, float]:
-        """Metrics that loggers get; waits for the device."""
+        """The latest values that loggers get. Waits for the device."""
         live = self.current_stage.live
         return live.metrics.logged() if live is not None else self.current_stage.last.logged
 
     @property
     def progress_bar_metrics(self) -> Mapping[str, float]:
-        """Metrics logged with `prog_bar`; waits for the device."""
+        """The latest values that were logged with `prog_bar`. Waits for the device."""
         live = self.current_stage.live
         return live.metrics.on_bar() if live is not None else self.current_stage.last.on_bar
 
     def progress_metrics(self) -> Mapping[str, float]:
-        """See `progress_bar_metrics`."""
+        """Return `progress_bar_metrics`."""
         return self.progress_bar_metrics
 
     @property
     def metrics(self) -> Metrics:
-        """Where modules log."""
+        """Collects the values that modules log."""
         return self.state.metrics
 
     @property
     def loggers(self) -> list[Logger]:
-        """The fit's loggers; on ranks other than 0 they drop everything, so that modules may call them anywhere.
+        """The fit's loggers. On ranks other than 0 they drop all values, so that modules may call them on any rank.
 
-        Where no stage runs, they are those that the trainer was given.
+        Outside of a stage, the loggers that were passed to the trainer.
         """
         given, live = self.given_loggers, self.current_stage.live
         if live is None:
@@ -300,21 +300,21 @@ class TrainerView:
 
     @property
     def logger(self) -> Logger | None:
-        """The first of `loggers`; None on all ranks but 0."""
+        """The first of `loggers`; None if there is none."""
         return next(iter(self.loggers), None)
 
     # This process among those of the run ------------------------------------------------------------
 
     @property
     def runtime(self) -> Runtime:
-        """The live runtime.
+        """The runtime of the running stage.
 
         Raises:
-            StratagemError: no stage runs in this process.
+            StratagemError: no stage is running in this process.
         """
         runtime = self.current_stage.runtime
         if runtime is None:
-            raise StratagemError("no stage of this trainer runs now")
+            raise StratagemError("no stage of this trainer is running")
         return runtime
 
     @property
@@ -329,32 +329,32 @@ class TrainerView:
 
     @property
     def global_rank(self) -> int:
-        """This process among all; 0 outside a stage."""
+        """Rank of this process; 0 outside a stage."""
         return self.runtime.rank if self.is_live else 0
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its node; 0 outside a stage."""
+        """Rank of this process on its node; 0 outside a stage."""
         return self.runtime.local_rank if self.is_live else 0
 
     @property
     def node_rank(self) -> int:
-        """This machine among those of the run; 0 outside a stage."""
+        """Rank of this node; 0 outside a stage."""
         return self.runtime.collectives.node_rank if self.is_live else 0
 
     @property
     def world_size(self) -> int:
-        """Number of ranks: of the stage that runs, or else of the last one; 1 before any."""
+        """Number of ranks of the running stage, or else of the last one; 1 before the first."""
         return self.current_stage.world_size
 
     @property
     def num_nodes(self) -> int:
-        """Number of machines of the run; 1 outside a stage."""
+        """Number of nodes; 1 outside a stage."""
         return self.runtime.session.run.plan.num_nodes if self.is_live else 1
 
     @property
     def num_devices(self) -> int:
-        """Devices of this machine that the run uses; 0 outside a stage, where nothing is resolved."""
+        """Number of devices on this node; 0 outside a stage."""
         return len(self.runtime.session.run.devices) if self.is_live else 0
 
     @property
@@ -367,16 +367,16 @@ class TrainerView:
         """Whether this is rank 0."""
         return self.global_rank == 0
 
-    # Parts of the run -------------------------------------------------------------------------------
+    # Components of the run --------------------------------------------------------------------------
 
     @property
     def strategy(self) -> Strategy:
-        """The run's strategy; outside of a stage, the one that the next stage would begin with."""
+        """The run's strategy; outside of a stage, that of the next stage."""
         return self._run.strategy
 
     @property
     def accelerator(self) -> Accelerator:
-        """The run's accelerator; outside of a stage, the one that the next stage would have."""
+        """The run's accelerator; outside of a stage, that of the next stage."""
         return self._run.accelerator
 
     @property
@@ -389,7 +389,7 @@ class TrainerView:
 
     @property
     def precision(self) -> str:
-        """The precision's name; for an object, the name of its class."""
+        """The name of the precision; for an object, the name of its class."""
         precision = self.config.precision
         return precision if isinstance(precision, str) else type(precision).__name__
 
@@ -400,16 +400,16 @@ class TrainerView:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """The optimizers of the fit that runs."""
+        """The optimizers of the running fit."""
         return list(self.prepared.optimizers)
 
     @property
     def lr_scheduler_configs(self) -> list[Schedule]:
-        """The learning rate schedulers of the fit that runs: `scheduler`, `interval`, `frequency`, `monitor`, …"""
+        """Schedulers of the running fit, with `scheduler`, `interval`, `frequency`, `monitor` and so on."""
         return list(self.state.schedules)
 
     def manual_optimizers(self) -> ManualOptimizer | list[ManualOptimizer]:
-        """What `Module.optimizers` returns."""
+        """Return what `Module.optimizers` returns."""
         optimizers = self.state.manual_optimizers
         if not optimizers:
             raise StratagemError("there are optimizers only during fit")
@@ -417,10 +417,10 @@ class TrainerView:
 
     @property
     def state(self) -> StageState:
-        """The objects of the running stage; `fn`, `stage`, `status` and `finished` of the last one afterwards.
+        """The objects of the running stage. After it, an object with only `fn`, `stage`, `status` and `finished`.
 
         Raises:
-            StratagemError: (of any other attribute) no stage runs in this process, or it hasn't come that far.
+            StratagemError: another attribute is read while the objects of a stage don't exist.
         """
         return self.current_stage.state
 
@@ -435,7 +435,7 @@ class TrainerView:
 
     @property
     def checkpoint_callback(self) -> Callback | None:
-        """The first of them."""
+        """The first of `checkpoint_callbacks`; None if there is none."""
         return next(iter(self.checkpoint_callbacks), None)
 
     @property
@@ -447,7 +447,7 @@ class TrainerView:
 
     @property
     def early_stopping_callback(self) -> Callback | None:
-        """The first of them."""
+        """The first of `early_stopping_callbacks`; None if there is none."""
         return next(iter(self.early_stopping_callbacks), None)
 
     @property
@@ -461,7 +461,7 @@ class TrainerView:
 
     @property
     def log_dir(self) -> str | None:
-        """The run's folder, equal on all ranks; None where nothing is written."""
+        """The run's folder, equal on all ranks; None if nothing is written."""
         return self.run_dir
 
     @property
@@ -471,25 +471,26 @@ class TrainerView:
 
     @property
     def checkpoint_dir(self) -> str:
-        """Where this run's checkpoints go."""
+        """Folder of this run's checkpoints."""
         if self.run_dir is None:
             raise StratagemError("only fit has a folder for checkpoints")
         return os.path.join(self.run_dir, CHECKPOINTS)
 
     def save_checkpoint(self, path: str | os.PathLike[str], weights_only: bool = False) -> None:
-        """Write a checkpoint from which `fit(ckpt_path=…)` continues exactly. Collective.
+        """Write a checkpoint from which `fit(ckpt_path=…)` resumes exactly. Collective.
 
-        With `checkpoint.async`, it is complete when `when_saved` says so.
+        With `checkpoint.async`, it is complete when `when_saved` calls its action.
 
-        After a fit, the checkpoint that it kept of its last step is copied.
+        After a fit, the checkpoint of its last step is copied, if a callback has kept it.
 
         Args:
-            path: of the checkpoint's folder.
-            weights_only: leave out optimizers and the progress of the run: for evaluations only.
+            path: the checkpoint's folder.
+            weights_only: leave out optimizers and progress; such a checkpoint is for evaluations only.
 
         Raises:
-            StratagemError: no stage runs in this process, or it hasn't begun its first batch; or the fit that ended
-                has kept no checkpoint of its last step.
+            StratagemError: no stage is running in this process, or it hasn't started its first batch; or the fit is
+            over,
+                and no callback has kept a checkpoint of its last step.
         """
         if self.current_stage.live is None and self.current_stage.last.progress.step:
             copy_last(self.checkpoint_callbacks, self.progress, path_text("path", path), weights_only)
@@ -503,14 +504,14 @@ class TrainerView:
             save(path_text("path", path))
 
     def when_saved(self, action: Callable[[], object]) -> None:
-        """Call `action` on this rank once all that was saved so far is complete; at once where nothing is written."""
+        """Call `action` on this rank when all saves so far are complete; immediately if none is in progress."""
         self.runtime.session.checkpointer.when_saved(action)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Delete a checkpoint. Collective."""
         self.runtime.session.checkpointer.remove(path_text("path", path))
 
-    # Called by the stage ----------------------------------------------------------------------------
+    # Called by the stage's code -----------------------------------------------------------------------
 
     def enter(
         self, runtime: Runtime, run_dir: str | None, module: Any = None, ckpt_path: str | None = None
@@ -520,23 +521,23 @@ class TrainerView:
         self.run_dir, self.model, self.ckpt_path, self.datamodule = run_dir, module, ckpt_path, None
 
     def go_live(self, state: StageState) -> None:
-        """Show the stage's objects to modules and callbacks."""
+        """Make the stage's objects available to modules and callbacks."""
         self.current_stage.live = state
 
     def leave(self) -> None:
         """End the stage in this process."""
         self.current_stage.leave()
 
-    if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any attribute
+    if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any attribute
 
         def __getattr__(self, name):
-            # Only of what isn't there.
+            # Python calls this only for attributes that don't exist.
             if name.startswith("_"):
                 raise AttributeError(name)
             raise AttributeError(absent(name, type(self)))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers get the stage's own.
+        # Workers have their own module and data module.
         return {**vars(self), "model": None, "datamodule": None, "_next_run": None}
 
 

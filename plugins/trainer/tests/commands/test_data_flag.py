@@ -94,7 +94,7 @@ def test_data_of_a_file_with_settings_and_saved(files: Any, capfd: Any) -> None:
     [
         (
             ["--set", "data.count=3"],
-            "'data.count' is a setting of a DataModule, and none is named: give --data",
+            "'data.count' is a setting of a DataModule, but no DataModule is named: pass --data",
         ),
         (["--data", "numbers_data.py:Number"], "has no class 'Number'; nearest: Numbers"),
         (["--data", "numbers_data.py:Numbers", "--set", "data.cont=3"], "cont"),

@@ -33,8 +33,8 @@ def test_examples_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("digit", "there is no example 'digit'; there is digits"),
-        ("digits", "digits.py is here already, and isn't the example: move it, or use another folder"),
+        ("digit", "there is no example 'digit'; available: digits"),
+        ("digits", "digits.py exists already, and isn't the example: move it, or use another folder"),
     ],
 )
 def test_what_is_refused(name: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

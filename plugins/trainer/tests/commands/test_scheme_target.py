@@ -77,7 +77,7 @@ def test_spec_is_sent_to_workers(toys):
     assert (made.weight.item(), made.lr) == (3.0, 2.0)
     assert spec.resolved() == {"lr": 2.0}
     assert DataSpec(parse_target("numbers:1+2", "data"))().values == [1.0, 2.0]
-    with pytest.raises(ConfigError, match=r"TARGET line:3 gives model\.start already"):
+    with pytest.raises(ConfigError, match=r"TARGET line:3 sets model\.start already"):
         ModuleSpec(parse_target("line:3", "model"), {"start": 1})()
 
 
@@ -91,7 +91,7 @@ def test_paths_are_absolute_and_files_stay_targets(folder, net, toys):
 @pytest.mark.parametrize(
     ("text", "kind", "error", "message"),
     [
-        ("line:", "model", TargetError, "'line:' has nothing after the colon: write it line:TEXT"),
+        ("line:", "model", TargetError, "'line:' has nothing after the colon: write line:TEXT"),
         ("line:3", "data", TargetError, "names no class in a file or module"),
         ("far:3", "model", BrokenPluginError, "needs not_here, which isn't installed: pip install it"),
     ],

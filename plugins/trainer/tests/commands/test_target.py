@@ -80,7 +80,7 @@ def test_a_module_in_the_working_directory(net):
 
 def test_a_file_may_not_take_a_used_modules_name(folder):
     (folder / "json.py").write_text("class Net: pass\n")
-    with pytest.raises(TargetError, match="has the name of the module 'json', which is in use already"):
+    with pytest.raises(TargetError, match="has the name of the module 'json', which is imported already"):
         Target.parse("json.py:Net").load()
 
 
@@ -132,7 +132,7 @@ def test_a_function_that_makes_a_module(net):
         ("Net", {"hidden": 1.5}, "model.hidden=1.5 is of the wrong type: Net wants int"),
         ("Bare", {"hidden": Text("7")}, "Bare has no setting 'model.hidden'; there is none"),
         ("Passing", {"other": Text("7")}, "Passing has no setting 'model.other'"),
-        ("Needing", {}, "Needing needs size: give --set model.size=VALUE"),
+        ("Needing", {}, "Needing needs size: pass --set model.size=VALUE"),
     ],
 )
 def test_settings_that_the_class_doesnt_take(net, name, settings, message):

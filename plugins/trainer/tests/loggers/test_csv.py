@@ -164,7 +164,7 @@ def test_a_killed_process_loses_at_most_what_it_held_back(tmp_path):
 
 def test_a_file_of_something_else_is_left_as_it_is(tmp_path):
     (tmp_path / "metrics.csv").write_text("name,age\nx,1\n")
-    with pytest.raises(UsageError, match="isn't a file of a CSVLogger"):
+    with pytest.raises(UsageError, match="wasn't written by a CSVLogger"):
         resume(tmp_path, 0)
     assert (tmp_path / "metrics.csv").read_text() == "name,age\nx,1\n"
 

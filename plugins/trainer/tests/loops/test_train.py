@@ -304,7 +304,7 @@ def test_a_fraction_of_an_unknown_length_is_refused(tmp_path: Path) -> None:
     trainer = stratagem.Trainer(
         strategy="single", accelerator="cpu", limit_train_batches=0.5, run_dir=tmp_path / "run"
     )
-    with pytest.raises(ConfigError, match="is a fraction, and this loader doesn't know its length"):
+    with pytest.raises(ConfigError, match="is a fraction, but this loader has no length"):
         trainer.fit(Stream())
 
 

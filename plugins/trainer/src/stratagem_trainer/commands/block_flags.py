@@ -1,4 +1,4 @@
-"""`--compile` and `--activations`: presets of the extensions that change how blocks of a model compute."""
+"""`--compile` and `--activations`: choose extensions that change how the blocks of a model compute."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _CHOICES = {
     "compile": (NONE, "blocks", "model"),
     "activations": (NONE, "selective", "full", "offload"),
 }
-"""Name of an extension → what its flag takes; `blocks` stands for the preset `compile_blocks`. Its package may be
-missing: the error then names the extension."""
+"""Name of an extension → values of its flag. Value "blocks" of "compile" is the preset `compile_blocks`, and so on.
+
+If an extension's package is missing, the error names the extension.
+"""
 _HELP = {
-    "compile": "Compile each block of the model, or the whole forward, by torch.compile.",
+    "compile": "Compile each block of the model, or the whole forward, with torch.compile.",
     "activations": "Keep fewer activations of each block for backward, or keep them in host memory.",
 }
 
 
 def block_flags(group: cloup.OptionGroup) -> Callable[[Any], Any]:
-    """Return the decorator of a command that has the flags, in a group of its help."""
+    """Return a decorator that adds the flags to a command, in a group of its help."""
 
     def decorate(command: Any) -> Any:
         for name, choices in reversed(_CHOICES.items()):
@@ -37,11 +39,11 @@ def block_flags(group: cloup.OptionGroup) -> Callable[[Any], Any]:
 
 
 def with_block_flags(settings: Settings, keywords: Mapping[str, Any]) -> Settings:
-    """Choose the presets that flags name, in place of those of the same extension in a configuration file.
+    """Choose the presets that the flags name. They replace presets of the same extension from a configuration file.
 
     Args:
         settings: merged from files and other flags.
-        keywords: of the command; it may have none of the flags.
+        keywords: keywords of the command. It may have none of the flags.
     """
     extensions = tuple(settings.selection.get("extensions", ()))
     for name, choices in _CHOICES.items():

@@ -1,4 +1,4 @@
-"""What a Python file defines, read off its source without running it."""
+"""Find the names that a Python file defines, without running it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class DefinedNames:
     """Names at a file's top level."""
 
     classes: tuple[str, ...]
-    """Classes, in the order of the file."""
+    """Names of the classes, in the order of the file."""
     all: frozenset[str]
-    """Classes, functions, variables and imported names."""
+    """Names of classes, functions, variables and imports."""
     complete: bool
-    """False where names may come from `import *` or a module's `__getattr__`."""
+    """False if more names may come from `import *` or a module's `__getattr__`."""
 
     @classmethod
     def of(cls, source: bytes, path: str) -> DefinedNames:
@@ -35,7 +35,7 @@ class DefinedNames:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
-    """Statements that bind names at the top level, also those under `if`, `try`, `for` and `with`."""
+    """Yield the statements that bind names at the top level, also those under `if`, `try`, `for` and `with`."""
     for statement in body:
         yield statement
         if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -1,4 +1,4 @@
-"""`stratagem example | demo`: examples that come with the package, for a folder without a checkout."""
+"""`stratagem example | demo`: examples in the package, for users without a checkout."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ DEMO = (
 )
 @click.argument("name", required=False)
 def example(name: str | None) -> None:
-    """Write the example NAME into this folder, as NAME.py; without NAME, list the examples.
-
-    For example: stratagem example digits
-    """
+    """Write the example NAME to NAME.py in this folder. Without NAME, list the examples."""
     if name is None:
         for each, summary in EXAMPLES.items():
             click.echo(f"{each}  {summary}")
@@ -59,16 +56,16 @@ def demo() -> None:
 
 
 def write(name: str) -> Path:
-    """Write an example into the working directory; a file that is the example already stays.
+    """Write an example to the working directory. Keep the file if it has that content already.
 
     Raises:
-        ConfigError: there is no such example, or another file of this name.
+        ConfigError: there is no such example, or there is another file of this name.
     """
     if name not in EXAMPLES:
-        raise ConfigError(f"there is no example {name!r}; there is {', '.join(EXAMPLES)}")
+        raise ConfigError(f"there is no example {name!r}; available: {', '.join(EXAMPLES)}")
     text = (files("stratagem_trainer") / "examples" / f"{name}.py.txt").read_text(encoding="utf-8")
     path = Path(f"{name}.py")
     if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
-        raise ConfigError(f"{path} is here already, and isn't the example: move it, or use another folder")
+        raise ConfigError(f"{path} exists already, and isn't the example: move it, or use another folder")
     path.write_text(text, encoding="utf-8")
     return path

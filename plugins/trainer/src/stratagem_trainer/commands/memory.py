@@ -1,4 +1,4 @@
-"""What `--checkpoint-memory` stands for: an extension and a callback of stratagem-memory-checkpoint."""
+"""`--checkpoint-memory`: use an extension and a callback of stratagem-memory-checkpoint."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stratagem_cli.settings import Settings
 from stratagem_cli.typed import plain
 
 MEMORY_EXTENSION, MEMORY_CALLBACK = "peer_memory", "stratagem_memory_checkpoint.MemoryCheckpoint"
-"""Names of the extension and its callback. The package may be missing: the error then names the extension."""
+"""Names of the extension and its callback. If the package is missing, the error names the extension."""
 
 
 def memory_flag(group: cloup.OptionGroup) -> Callable[[Any], Any]:
-    """Return the decorator of a command that has the flag, in a group of its help."""
+    """Return a decorator that adds the flag to a command, in a group of its help."""
     return cloup.option(
         "--checkpoint-memory",
         group=group,
         type=click.IntRange(1),
         metavar="STEPS",
-        help="Every n steps, keep a checkpoint in the memory of each node and a neighbour, for --max-restarts.",
+        help="Every n steps, keep a checkpoint in the memory of each node and of a neighbor, for --max-restarts.",
     )
 
 
@@ -31,7 +31,7 @@ def with_memory(settings: Settings, steps: int | None) -> Settings:
     if steps is None:
         return settings
     callback = {"class_path": MEMORY_CALLBACK, "init_args": {"every_n_train_steps": steps}}
-    given = plain(settings.trainer.get("callbacks")) or []  # the text of a --set, or what a file says
+    given = plain(settings.trainer.get("callbacks")) or []  # from --set or from a file
     callbacks = given if isinstance(given, list) else [given]
     extensions = (*settings.selection.get("extensions", ()), MEMORY_EXTENSION)
     return replace(

@@ -1,4 +1,4 @@
-"""`ModuleSpec` and `DataSpec`: make the user's module and data, in each worker, from a target and its settings."""
+"""`ModuleSpec` and `DataSpec`: make the user's module and data module in each worker, from a target and settings."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """A picklable function without arguments that returns the module."""
+    """A picklable function that makes the module."""
 
     target: AnyTarget
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of its section: as written in YAML, or `Text`."""
+    """Settings of the section, as YAML values or as `Text`."""
 
     section: ClassVar[str] = "model"
     base: ClassVar[str] = "Module"
-    """Name, in stratagem, of what it makes."""
+    """Name in stratagem of the class whose objects it makes."""
 
     def __call__(self) -> Any:
-        """Import the target and make the object. Not collective.
+        """Import the target, and make the object. Not collective.
 
         Raises:
-            TargetError: it can't be imported, or is neither such a class nor a function that returns one's instance.
-            ConfigError: a setting that its constructor doesn't have, of the wrong type, or missing.
+            TargetError: the target can't be imported, or isn't such a class or a function that returns an object of
+            one.
+            ConfigError: a setting is unknown, of the wrong type, or missing.
         """
         make = self.target.load(self.base)
         of_text = self.target.arguments(make)
@@ -58,7 +59,7 @@ class ModuleSpec:
         return made
 
     def resolved(self) -> dict[str, Any]:
-        """All settings of the constructor, typed, defaults included."""
+        """Return all settings of the constructor with their types, including defaults."""
         make = self.target.load(self.base)
         self._refuse_given_twice(self.target.arguments(make))
         return {**defaults_of(make), **typed(make, self.settings, self.section)}
@@ -67,7 +68,7 @@ class ModuleSpec:
         for name in of_text:
             if name in self.settings:
                 raise ConfigError(
-                    f"TARGET {self.target} gives {self.section}.{name} already: leave that setting out"
+                    f"TARGET {self.target} sets {self.section}.{name} already: remove that setting"
                 )
 
     def _refuse_missing(self, make: Callable[..., Any], of_text: Mapping[str, Any]) -> None:
@@ -78,13 +79,13 @@ class ModuleSpec:
         ]
         if missing:
             raise ConfigError(
-                f"{make.__qualname__} needs {', '.join(missing)}: give --set {self.section}.{missing[0]}=VALUE"
+                f"{make.__qualname__} needs {', '.join(missing)}: pass --set {self.section}.{missing[0]}=VALUE"
             )
 
 
 @dataclass(frozen=True)
 class DataSpec(ModuleSpec):
-    """The same for a `DataModule`, of the section `data`."""
+    """A picklable function that makes the data module, with the settings of the section `data`."""
 
     section: ClassVar[str] = "data"
     base: ClassVar[str] = "DataModule"

@@ -1,4 +1,4 @@
-"""Paths given to a command, as far as they can be checked without starting anything."""
+"""Check the paths that a command got, before anything is started."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 4000
 
 
 def refuse_run_dir(path: object) -> None:
-    """Refuse a folder for a run that can't be one; None is none given.
+    """Refuse a path that can't be a run's folder; None is allowed.
 
     Raises:
-        ConfigError: it is empty, too long, or is or lies below a file.
+        ConfigError: it is empty or too long, or it or one of its parents is a file.
     """
     if path is None:
         return
     if not isinstance(path, str) or not path.strip() or "\0" in path:
         raise ConfigError(
-            f"run_dir={short(path)} is no folder's path: give one, or leave it out for runs/TIME-CLASS"
+            f"run_dir={short(path)} is not a folder's path: pass one, or leave it out for runs/TIME-CLASS"
         )
     if _is_too_long(path):
         raise ConfigError(
@@ -35,15 +35,17 @@ def refuse_run_dir(path: object) -> None:
 
 
 def refuse_checkpoint_path(path: str | None) -> None:
-    """Refuse a path of a checkpoint that nothing here can open; None is none given.
+    """Refuse a path that can't be a checkpoint's; None is allowed.
 
     Raises:
-        CheckpointError: it is empty, too long, or of a scheme that is unknown or lacks its library.
+        CheckpointError: it is empty or too long, or fsspec doesn't know its scheme or lacks a library for it.
     """
     if path is None:
         return
     if not path.strip() or "\0" in path or _is_too_long(path):
-        raise CheckpointError(f"ckpt_path={short(path)} is no checkpoint's path: give the folder of one")
+        raise CheckpointError(
+            f"ckpt_path={short(path)} is not a checkpoint's path: pass a checkpoint's folder"
+        )
     scheme, separator, _ = path.partition("://")
     if not separator:
         return
@@ -57,8 +59,8 @@ def refuse_checkpoint_path(path: str | None) -> None:
         raise CheckpointError(f"ckpt_path={short(path)} needs a library for {scheme}://: {hint}") from error
     except ValueError as error:
         raise CheckpointError(
-            f"ckpt_path={short(path)} begins with {scheme}://, which fsspec doesn't know: give a folder's path, or a "
-            "URL as s3://bucket/folder"
+            f"ckpt_path={short(path)} begins with {scheme}://, which fsspec doesn't know: pass a folder's path, or a "
+            "URL such as s3://bucket/folder"
         ) from error
 
 

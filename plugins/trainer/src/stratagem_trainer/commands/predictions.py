@@ -1,4 +1,4 @@
-"""Predictions as NumPy arrays in a file."""
+"""Print predictions, and write them as NumPy arrays to a file."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 def refuse_output(path: str | None) -> None:
-    """Refuse a file that can't be written, before anything runs.
+    """Refuse an output file that can't be written, before anything runs.
 
     Raises:
-        UsageError: it isn't called .npz, or its folder doesn't exist.
+        UsageError: its name doesn't end in .npz, or its folder doesn't exist.
     """
     if path is None:
         return
     if not path.endswith(".npz"):
-        raise UsageError(f"--output {path!r} must end in .npz: predictions are kept as NumPy arrays")
+        raise UsageError(f"--output {path!r} must end in .npz: predictions are written as NumPy arrays")
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise UsageError(f"--output {path!r} can't be written: there is no folder {folder!r}")
 
 
 def partial_output(path: str) -> str:
-    """Return where predictions of the first batches alone go: FILE.partial.npz."""
+    """Return the file for the predictions of a stopped run: FILE.partial.npz."""
     return f"{path.removesuffix('.npz')}.partial.npz"
 
 
 def keep(predictions: Sequence[Any], output: str | None) -> None:
-    """Print what arrays predictions make, and write them where a file is given."""
+    """Print the names and shapes of the predictions' arrays, and write them to `output` if given."""
     arrays = arrays_of(predictions)
     for name, array in arrays.items():
         click.echo(f"{name}  {array.dtype} {'×'.join(map(str, array.shape))}")
@@ -45,17 +45,17 @@ def keep(predictions: Sequence[Any], output: str | None) -> None:
 
 
 def arrays_of(predictions: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Join the predictions of all batches.
+    """Concatenate the predictions of all batches.
 
     Args:
-        predictions: per batch a tensor, a number, or a dict, tuple or list of those.
+        predictions: one per batch: a tensor, a number, or a dict, tuple or list of those.
 
     Returns:
-        Arrays by name: "predictions" for tensors; a dict's keys; "0", "1" for a tuple's elements.
-        bfloat16 becomes float32, which NumPy has.
+        Arrays by name: "predictions" for tensors; the keys of dicts; "0", "1" and so on for tuples.
+        bfloat16 becomes float32, as NumPy has no bfloat16.
 
     Raises:
-        UsageError: predictions that no array holds.
+        UsageError: an array can't hold the predictions.
     """
     import numpy as np
 
@@ -73,7 +73,7 @@ def arrays_of(predictions: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def write_arrays(path: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write a .npz file, whole or not at all."""
+    """Write a .npz file atomically."""
     import numpy as np
 
     new = f"{path}.new"

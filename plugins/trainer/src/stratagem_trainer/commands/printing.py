@@ -1,4 +1,4 @@
-"""What a command prints when it is done, and which process does."""
+"""What a command prints at its end, and which process prints it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def is_reporting(settings: Settings) -> bool:
-    """Whether this process is the one that prints: where a launcher made the processes, rank 0."""
+    """Return whether this process prints. If a launcher started several, only rank 0 does."""
     from stratagem_cli.chosen import environment_here
 
     environment, node_rank = environment_here(settings.selection), settings.selection.get("node_rank")
@@ -19,7 +19,7 @@ def is_reporting(settings: Settings) -> bool:
 
 
 def print_metrics(metrics: dict[str, float]) -> None:
-    """Print a line per metric, sorted."""
+    """Print one line per metric, sorted by name."""
     width = max(map(len, metrics), default=0)
     for name in sorted(metrics):
         click.echo(f"{name:<{width}}  {metrics[name]:.6g}")

@@ -1,4 +1,4 @@
-"""`SavedConfig`: writes the resolved configuration of a fit into its folder."""
+"""`SavedConfig`: write the resolved configuration of a fit to its folder."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 FILE_NAME = "config.yaml"
 
 _OF_THIS_RUN = ("run_dir", "node_rank")
-"""Left out of the file: a repeated run gets its own folder, and its nodes may have other ranks."""
+"""Not in the file: a repeated run gets a new folder, and its nodes may have other ranks."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """Everything that a fit was started with, defaults included."""
+    """All settings with which a fit was started, including defaults."""
 
     spec: ModuleSpec
     data: DataSpec | None
     settings: Settings
-    """The given settings."""
+    """The settings that the user gave."""
     strategy: Mapping[str, Any]
-    """The strategy's settings, typed, without defaults."""
+    """The strategy's settings with their types, without defaults."""
     trainer: Mapping[str, Any]
-    """The trainer's settings, typed, defaults included."""
+    """The trainer's settings with their types, including defaults."""
 
     def as_yaml(self) -> str:
-        """The configuration file that repeats the run. Imports the target and the strategy."""
+        """Return a configuration file that repeats the run. Imports the target and the strategy."""
         import yaml
 
         given = self.settings
@@ -52,7 +52,10 @@ class Resolved:
         content.update((key, _plain(selection[key])) for key in SELECTION if key not in _OF_THIS_RUN)
         name, options = selection["checkpoint"], {k: plain(v) for k, v in given.checkpoint.items()}
         content["checkpoint"] = {"name": name, **_storable(options, {})} if options else name
-        if given.ckpt_path not in (None, AUTO):  # "auto" is the newest of this run's own folder
+        if given.ckpt_path not in (
+            None,
+            AUTO,
+        ):  # "auto" refers to the newest checkpoint in this run's own folder
             content["ckpt_path"] = str(given.ckpt_path)
         content["model"] = _storable(self.spec.resolved(), given.model)
         if self.data is not None:
@@ -72,7 +75,7 @@ class Resolved:
 
 
 class SavedConfig(Callback):
-    """Write `config.yaml` when a fit starts, on rank 0: `stratagem fit --config` repeats the run with it."""
+    """Write `config.yaml` on rank 0 when a fit starts. `stratagem fit --config` repeats the run with it."""
 
     order = -100
 
@@ -80,7 +83,7 @@ class SavedConfig(Callback):
         self.resolved = resolved
 
     def on_start(self, trainer: TrainerView, module: Module, stage: str) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         if stage != "fit" or not trainer.is_main or trainer.run_dir is None:
             return
         os.makedirs(trainer.run_dir, exist_ok=True)
@@ -97,11 +100,11 @@ _NOTHING = object()
 
 
 def _storable(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those settings that YAML can hold.
+    """Return the settings that YAML can hold.
 
     Args:
-        settings: typed.
-        given: as they were given; taken where YAML doesn't have the type.
+        settings: settings with their types.
+        given: settings as the user gave them. They are used for types that YAML doesn't have.
     """
     items = {}
     for key, value in settings.items():
@@ -114,7 +117,7 @@ def _storable(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` in YAML's own types; `_NOTHING` where a part of it has none."""
+    """Return `value` in YAML's types; `_NOTHING` if YAML can't hold it."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (str, timedelta)):

@@ -1,4 +1,4 @@
-"""`SchemeTarget`: a TARGET whose module, or data, an installed plugin makes, as "hf:gpt2"."""
+"""`SchemeTarget`: a TARGET such as "hf:gpt2", from which an installed plugin makes the module or the data."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from stratagem.sdk.catalogue import known_plugins, load_catalogue
 from stratagem_trainer.commands.target import Target
 
 Made = Literal["model", "data"]
-"""The kinds of component that make what a command needs."""
+"""Kinds of components that make a command's module or data."""
 
 
 @dataclass(frozen=True)
 class SchemeTarget:
-    """A text for the component whose name is the scheme before the colon."""
+    """A text for the component that is named before the colon."""
 
     kind: Made
     scheme: str
     text: str
-    """What comes after the colon: the first argument of the component's class."""
+    """The text after the colon. It is the first argument of the component's class."""
 
     @property
     def is_file(self) -> bool:
-        """Whether it is in a file named by its path."""
+        """Whether it is a path of a file with code."""
         return False
 
     def __str__(self) -> str:
         return f"{self.scheme}:{self.text}"
 
     def make_importable(self) -> None:
-        """Put the working directory on `sys.path`: settings may name classes in it."""
+        """Put the working directory on `sys.path`, because settings may name classes there."""
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
 
     def load(self, base: str = "Module") -> Callable[..., Any]:
-        """Import the component's class; in a worker.
+        """Import the component's class. Called in a worker.
 
         Args:
-            base: not looked at: who makes the object also checks it.
+            base: not used; the caller checks the object that is made.
 
         Raises:
-            BrokenPluginError: it needs a library that isn't installed, or can't be imported.
+            BrokenPluginError: the class needs a library that isn't installed, or can't be imported.
         """
         self.make_importable()
         made: Callable[..., Any] = load_catalogue().find(self.kind, self.scheme).load()
         return made
 
     def arguments(self, make: Callable[..., Any]) -> dict[str, Any]:
-        """Return the arguments that the text stands for.
+        """Return the arguments that the target's text contains.
 
         Args:
             make: what `load` returned.
@@ -66,12 +66,12 @@ AnyTarget = Union[Target, SchemeTarget]
 
 
 def parse_target(text: str, kind: Made) -> AnyTarget:
-    """Check what can be checked without running the user's code.
+    """Check a target as far as possible without running the user's code.
 
     Raises:
-        TargetError: there is no such file, module or class, and no plugin offers the scheme; or the text is empty.
-        ConflictError, ApiVersionError: of the plugin that offers the scheme.
-        UnknownNameError: the plugin that offers the scheme isn't installed.
+        TargetError: there is no such file, module or class, and no plugin has the scheme; or the text is empty.
+        ConflictError, ApiVersionError: the plugin that has the scheme can't be used.
+        UnknownNameError: the plugin that has the scheme isn't installed.
     """
     scheme, colon, rest = text.partition(":")
     catalogue = load_catalogue()
@@ -84,15 +84,15 @@ def parse_target(text: str, kind: Made) -> AnyTarget:
             raise
     if not rest.strip():
         raise TargetError(
-            f"TARGET {text!r} has nothing after the colon: write it {scheme}:TEXT, as {scheme}:FOLDER"
+            f"TARGET {text!r} has nothing after the colon: write {scheme}:TEXT, such as {scheme}:FOLDER"
         )
     catalogue.find(kind, scheme).refuse_missing()
-    # Workers may run in other folders, and a run's config.yaml is read from any.
+    # Make paths absolute: workers may run in other folders, and config.yaml is used from any folder.
     return SchemeTarget(kind, scheme, os.path.abspath(rest) if os.path.exists(rest) else rest)
 
 
 def _refuse_missing_plugin(kind: Made, scheme: str, cause: TargetError) -> None:
-    """Say what to install for a scheme of a plugin that isn't there."""
+    """Raise an error that says what to install, if a known plugin has the scheme."""
     distribution = known_plugins().of_kind(kind).get(scheme)
     if distribution is not None:
         raise UnknownNameError(f"TARGET {scheme}:… isn't available: pip install {distribution}") from cause

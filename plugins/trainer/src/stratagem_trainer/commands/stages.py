@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 SEED = 0
-"""The seed where none is given, so that a saved configuration repeats its run."""
+"""The default seed, so that a saved configuration repeats its run."""
 
 PRELOAD = ("stratagem_trainer.trainer", "stratagem_trainer.commands.module_spec")
-"""Modules that a command's workers need."""
+"""Modules that the workers of these commands need."""
 
 TRAINING = cloup.OptionGroup("Training and evaluating")
 SETTINGS = cloup.OptionGroup("Settings")
@@ -52,29 +52,29 @@ _TRAINER_FLAGS = ("global_batch_size", "logger", "max_epochs", "max_steps", *STO
 
 
 def stage_flags(command: F) -> F:
-    """Add TARGET and the flags that all four commands share."""
+    """Add TARGET and the flags that all four commands have."""
     for decorate in (
-        cloup.option("--model", group=TRAINING, metavar="TARGET", help="The same as the argument TARGET."),
+        cloup.option("--model", group=TRAINING, metavar="TARGET", help="Same as the argument TARGET."),
         cloup.option(
             "--set",
             "sets",
             group=SETTINGS,
             multiple=True,
             metavar="KEY=VALUE",
-            help="As model.hidden=64, data.batch_size=32, strategy.timeout_s=60, checkpoint.async=true or "
+            help="Such as model.hidden=64, data.batch_size=32, strategy.timeout_s=60, checkpoint.async=true or "
             "trainer.log_every_n_steps=10 (repeatable).",
         ),
         cloup.option(
             "--print-config",
             group=SETTINGS,
             is_flag=True,
-            help="Print all settings as they would be, defaults included, and run nothing.",
+            help="Print all settings, including defaults, and run nothing.",
         ),
         cloup.option(
             "--data",
             group=TRAINING,
             metavar="FILE.py:CLASS",
-            help="A DataModule, instead of TARGET's own loaders; also module:Class, or SCHEME:TEXT of a plugin.",
+            help="A DataModule to replace TARGET's own loaders; also module:Class, or SCHEME:TEXT of a plugin.",
         ),
         cloup.option(
             "--config",
@@ -82,14 +82,14 @@ def stage_flags(command: F) -> F:
             group=SETTINGS,
             multiple=True,
             metavar="FILE",
-            help="Settings in YAML, as a run leaves them in its folder; flags and --set go over them.",
+            help="A YAML file with settings, such as config.yaml in a run's folder; flags and --set take precedence.",
         ),
-        cloup.option("--run-dir", group=TRAINING, metavar="FOLDER", help="Where the run leaves its files."),
+        cloup.option("--run-dir", group=TRAINING, metavar="FOLDER", help="Folder for the run's files."),
         cloup.option(
             "--ckpt-path",
             group=TRAINING,
             metavar="PATH",
-            help="Continue, or take the weights, from a checkpoint.",
+            help="Resume from a checkpoint, or evaluate its weights.",
         ),
         place_flags,
         flags.selection_flags,
@@ -120,7 +120,7 @@ def stage_flags(command: F) -> F:
     "--global-batch-size",
     group=TRAINING,
     type=click.IntRange(1),
-    help="Samples per optimizer step over all ranks, on however many: accumulates as many batches as that takes.",
+    help="Samples per optimizer step over all ranks; accumulates as many batches as that takes.",
 )
 @memory_flag(TRAINING)
 @block_flags(TRAINING)
@@ -129,24 +129,24 @@ def stage_flags(command: F) -> F:
     group=TRAINING,
     metavar="NAMES",
     shell_complete=component_names("logger"),
-    help="As wandb, or csv,tensorboard; `stratagem plugins` lists them.",
+    help="Such as wandb, or csv,tensorboard; `stratagem plugins` lists them.",
 )
 @stop_flags
 @stage_flags
 def fit(**keywords: Any) -> None:
-    """Train TARGET: file.py:Class, package.module:Class, or SCHEME:TEXT of a plugin, as hf:FOLDER."""
+    """Train TARGET: file.py:Class, package.module:Class, or SCHEME:TEXT of a plugin, such as hf:FOLDER."""
     run_fit(keywords)
 
 
 def run_fit(keywords: dict[str, Any], callbacks: Sequence[Callback] = ()) -> None:
-    """Do what `stratagem fit` does; for commands of other packages, which add callbacks.
+    """Run `stratagem fit`, for commands of other packages that add callbacks.
 
     Args:
-        keywords: what `fit.make_context("fit", words).params` holds.
-        callbacks: in addition to the trainer's; config.yaml in the run's folder doesn't have them.
+        keywords: `fit.make_context("fit", words).params`.
+        callbacks: added to the trainer's. They aren't in the config.yaml of the run's folder.
 
     Raises:
-        ConfigError, TargetError, UnknownNameError: a setting that can't be used.
+        ConfigError, TargetError, UnknownNameError: a setting can't be used.
     """
     settings, target = read_settings(keywords)
     trainer, spec, data = _trainer(settings, target, "fit")
@@ -159,7 +159,7 @@ def run_fit(keywords: dict[str, Any], callbacks: Sequence[Callback] = ()) -> Non
 
 
 def _shown(folder: str) -> str:
-    """Return a path from the current folder, where it is in there."""
+    """Return a path relative to the current folder, if it is in there."""
     relative = os.path.relpath(folder)
     return folder if relative.startswith("..") else relative
 
@@ -200,11 +200,11 @@ def test(**keywords: Any) -> None:
     "Examples:\n"
     "  stratagem predict digits.py:Digits --ckpt-path runs/NAME/checkpoints/last --output digits.npz",
 )
-@cloup.option("--output", group=TRAINING, metavar="FILE.npz", help="Keep the predictions as NumPy arrays.")
+@cloup.option("--output", group=TRAINING, metavar="FILE.npz", help="Write the predictions as NumPy arrays.")
 @evaluation_stop_flags
 @stage_flags
 def predict(output: str | None, **keywords: Any) -> None:
-    """Predict with TARGET, in the order of its data."""
+    """Predict with TARGET, and print or write predictions in the order of its data."""
     from stratagem_launch import Preempted
 
     from stratagem_trainer.commands.predictions import keep, partial_output, refuse_output
@@ -226,16 +226,16 @@ def predict(output: str | None, **keywords: Any) -> None:
 
 
 def read_settings(keywords: dict[str, Any]) -> tuple[Settings, AnyTarget]:
-    """Merge what was given, and check it as far as torch isn't needed for it.
+    """Merge the settings of files and flags, and check them as far as possible without importing torch.
 
     Raises:
-        ConfigError, TargetError: what to change.
+        ConfigError, TargetError: a setting or the target can't be used.
     """
     layer = flags.given(keywords)
     if keywords.get("model") is not None:
         if keywords.get("target") is not None:
             raise ConfigError(
-                f"--model {keywords['model']} and TARGET {keywords['target']} say the same: give one of the two"
+                f"--model {keywords['model']} and TARGET {keywords['target']} are the same setting: pass one of them"
             )
         layer["target"] = keywords["model"]
     for key in ("target", "ckpt_path", "run_dir"):
@@ -255,9 +255,9 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, AnyTarget]:
     refuse_run_dir(settings.selection.get("run_dir"))
     refuse_checkpoint_path(settings.ckpt_path)
     if settings.target is None:
-        raise TargetError(f"TARGET is missing: give one {EXAMPLE}, or a --config file that has it")
+        raise TargetError(f"TARGET is missing: pass one {EXAMPLE}, or a --config file that has it")
     target = parse_target(settings.target, "model")
-    target.make_importable()  # what workers send back may need it
+    target.make_importable()  # unpickling what workers send back may import it
     _data_target(settings)
     if keywords.get("print_config"):
         click.echo(resolve_settings(settings, target).as_yaml(), nl=False)
@@ -269,16 +269,16 @@ def read_settings(keywords: dict[str, Any]) -> tuple[Settings, AnyTarget]:
 
 
 def _data_target(settings: Settings) -> AnyTarget | None:
-    """Return the class of the data module, checked as far as the file allows.
+    """Return the target of the data module, checked as far as possible without importing it.
 
     Raises:
-        ConfigError, TargetError: what to change.
+        ConfigError, TargetError: a setting or the target can't be used.
     """
     if settings.data_class is None:
         if settings.data:
             key = next(iter(settings.data))
             raise ConfigError(
-                f"'data.{key}' is a setting of a DataModule, and none is named: give --data FILE.py:CLASS"
+                f"'data.{key}' is a setting of a DataModule, but no DataModule is named: pass --data FILE.py:CLASS"
             )
         return None
     target = parse_target(settings.data_class, "data")
@@ -289,7 +289,7 @@ def _data_target(settings: Settings) -> AnyTarget | None:
 def _trainer(
     settings: Settings, target: AnyTarget, stage: str
 ) -> tuple[Trainer, ModuleSpec, DataSpec | None]:
-    """Make the trainer, and what makes the module and the data in each worker."""
+    """Return the trainer, and the functions that make the module and the data module in each worker."""
     from stratagem_cli.early import preload_where_likely
 
     preload_where_likely(settings.selection, settings.strategy, PRELOAD)
@@ -309,7 +309,7 @@ def _trainer(
 
 
 def _training_curve() -> type[Any] | None:
-    """The callback that draws metrics; None without stratagem-callbacks, which depends on the trainer."""
+    """Return the callback that draws metrics; None without stratagem-callbacks, which depends on the trainer."""
     try:
         return stratagem.TrainingCurve  # type: ignore[attr-defined,no-any-return]  # stratagem-facade adds the name
     except ImportError:
@@ -317,10 +317,10 @@ def _training_curve() -> type[Any] | None:
 
 
 def resolve_settings(settings: Settings, target: AnyTarget) -> Resolved:
-    """Return everything that a fit with these settings starts with, defaults included.
+    """Return all settings of a fit, including defaults.
 
     Raises:
-        ConfigError, UnknownNameError: a setting that doesn't exist or has another type, or an unknown strategy.
+        ConfigError, UnknownNameError: a setting is unknown or has the wrong type, or the strategy is unknown.
     """
     from stratagem_trainer.commands.module_spec import DataSpec, ModuleSpec
     from stratagem_trainer.commands.saved_config import Resolved
@@ -334,10 +334,10 @@ def resolve_settings(settings: Settings, target: AnyTarget) -> Resolved:
 def trainer_arguments(
     settings: Settings,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return keywords of `Trainer`: the selection, the strategy's options, what else was set, and all defaults.
+    """Return keywords of `Trainer`: the selection, the strategy's options, other settings, and all defaults.
 
     Raises:
-        ConfigError, UnknownNameError: a setting that doesn't exist or has another type, or an unknown strategy.
+        ConfigError, UnknownNameError: a setting is unknown or has the wrong type, or the strategy is unknown.
     """
     from stratagem_cli.chosen import checkpoint_component, strategy_component
     from stratagem_cli.typed import defaults_of

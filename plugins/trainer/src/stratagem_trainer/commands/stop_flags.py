@@ -1,4 +1,4 @@
-"""Flags for runs that are asked to stop, or hang."""
+"""Flags for runs that must stop at a signal or a time limit, or that hang."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STOPPING = cloup.OptionGroup("Stopping and hangs")
 STOP_FLAGS = ("time_limit", "grace_period_s", "stop_signals", "requeue", "step_timeout_s")
-"""The trainer's settings that these flags set."""
+"""Settings of the trainer that these flags set."""
 
 
 def stop_flags(command: F) -> F:
-    """Add those of a fit to a command."""
+    """Add the flags of a fit to a command."""
     for decorate in (
         cloup.option(
             "--step-timeout",
@@ -23,13 +23,13 @@ def stop_flags(command: F) -> F:
             group=STOPPING,
             type=float,
             metavar="S",
-            help="End a fit in which a rank makes no step for so long, and name it.",
+            help="End a fit in which a rank makes no step for this many seconds, and name the rank.",
         ),
         cloup.option(
             "--requeue/--no-requeue",
             group=STOPPING,
             default=None,
-            help="Whether the Slurm job around the run requeues itself then.",
+            help="Whether to requeue the Slurm job of the run after such a stop.",
         ),
     ):
         command = decorate(command)
@@ -37,13 +37,13 @@ def stop_flags(command: F) -> F:
 
 
 def evaluation_stop_flags(command: F) -> F:
-    """Add those that all stages share to a command."""
+    """Add the flags that all stages have to a command."""
     for decorate in (
         cloup.option(
             "--stop-signals",
             group=STOPPING,
             metavar="NAMES",
-            help="Signals on which to save and end; SIGTERM,SIGUSR1,SIGUSR2 if not given.",
+            help="Signals at which to save and stop; SIGTERM,SIGUSR1,SIGUSR2 by default.",
         ),
         cloup.option(
             "--grace-period",
@@ -51,13 +51,13 @@ def evaluation_stop_flags(command: F) -> F:
             group=STOPPING,
             type=float,
             metavar="S",
-            help="What a save may take.",
+            help="Time that a save may take.",
         ),
         cloup.option(
             "--time-limit",
             group=STOPPING,
             metavar="TIME",
-            help="Save and end in time: seconds, or HH:MM:SS.",
+            help="Save and stop in time for this limit: seconds, or HH:MM:SS.",
         ),
     ):
         command = decorate(command)

@@ -16,12 +16,12 @@ import stratagem_trainer
 from stratagem.errors import TargetError, nearest
 from stratagem_trainer.commands.defined_names import DefinedNames
 
-EXAMPLE = "as digits.py:Digits or package.module:Digits"
+EXAMPLE = "as in digits.py:Digits or package.module:Digits"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A module class, or a function that makes a module, that hasn't been imported yet."""
+    """A class of modules, or a function that makes a module, before it is imported."""
 
     place: str
     """A file's absolute path, or a module's dotted name."""
@@ -30,7 +30,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Check what can be checked without running the user's code.
+        """Check a target as far as possible without running the user's code.
 
         Raises:
             TargetError: there is no such file, module or class, or the file isn't Python.
@@ -48,29 +48,29 @@ class Target:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is in a file named by its path."""
+        """Whether it is a path of a file."""
         return _is_file(self.place)
 
     def __str__(self) -> str:
         return f"{self.place}:{self.name}"
 
     def make_importable(self) -> None:
-        """Put the file's folder, or the working directory, on `sys.path`, as running it would."""
+        """Put the file's folder, or the working directory, on `sys.path`, as Python does for a script."""
         folder = os.path.dirname(self.place) if self.is_file else os.getcwd()
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
     def load(self, base: str = "Module") -> Callable[..., Any]:
-        """Import it; in a worker.
+        """Import the class or function. Called in a worker.
 
         Args:
-            base: the class of stratagem's that it is to derive from, where it is a class.
+            base: name of the class in stratagem from which a class must be derived.
 
         Returns:
-            A subclass of that, or a function.
+            A subclass of it, or a function.
 
         Raises:
-            TargetError: it can't be imported, with the original traceback; or it is neither.
+            TargetError: it can't be imported, with the original traceback; or it is something else.
         """
         self.make_importable()
         try:
@@ -96,12 +96,12 @@ class Target:
         if not callable(found):
             raise TargetError(
                 f"TARGET {str(self)!r} is a {type(found).__name__}: name a class derived from stratagem.{base}, "
-                "or a function that returns one's instance"
+                "or a function that returns an object of one"
             )
         return found  # type: ignore[no-any-return]  # checked above
 
     def arguments(self, make: Callable[..., Any]) -> dict[str, Any]:
-        """Return the arguments that the text of the target stands for: none.
+        """Return the arguments that the target's text contains: none.
 
         Args:
             make: what `load` returned.
@@ -115,7 +115,7 @@ class Target:
             if _same_file(getattr(known, "__file__", None), self.place):
                 return known
             raise TargetError(
-                f"TARGET file {self.place!r} has the name of the module {name!r}, which is in use already: "
+                f"TARGET file {self.place!r} has the name of the module {name!r}, which is imported already: "
                 "rename the file"
             )
         spec = util.spec_from_file_location(name, self.place)
@@ -133,7 +133,7 @@ class Target:
         return module
 
     def _source(self, text: str) -> str | None:
-        """Path of the file that holds it; None where only an import would tell."""
+        """Return the path of the file with the target; None if only an import could find it."""
         if self.is_file:
             if not os.path.isfile(self.place):
                 raise TargetError(f"TARGET {text!r} can't be found: there is no file {self.place!r}")
@@ -146,14 +146,14 @@ class Target:
         path: list[str] | None = None
         parts = self.place.split(".")
         for end in range(1, len(parts) + 1):
-            # Not importlib.util.find_spec: that would run the packages on the way.
+            # Not importlib.util.find_spec: it would import parent packages.
             spec = PathFinder.find_spec(".".join(parts[:end]), path)
             if spec is None and end == 1:
-                spec = util.find_spec(parts[0])  # built in, or found by an import hook
+                spec = util.find_spec(parts[0])  # a built-in module, or one that an import hook finds
             if spec is None:
                 raise TargetError(
                     f"TARGET {text!r} can't be found: there is no module {'.'.join(parts[:end])!r} in "
-                    f"{os.getcwd()!r} nor among what is installed"
+                    f"{os.getcwd()!r}, and none is installed"
                 )
             path = list(spec.submodule_search_locations or [])
         origin = spec.origin if spec is not None else None

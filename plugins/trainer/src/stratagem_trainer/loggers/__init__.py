@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CSVLogger", "Logger", "Row", "TensorBoardLogger"]
 
-if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""`Logger`: where a trainer's metrics go. Only rank 0 has live loggers."""
+"""`Logger`: receives a trainer's metrics. Loggers are active only on rank 0."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """Values logged at one point of the run."""
+    """The values that were logged at one point of the run."""
 
     step: int
-    """Completed optimizer steps."""
+    """Number of completed optimizer steps."""
     epoch: int
     values: Mapping[str, float]
 
 
 class Logger:
-    """Receives metrics in groups, so that logging every step costs no file access every step.
+    """Receives metrics in groups of rows, so that logging in every step doesn't access a file in every step.
 
-    Your own logger overrides `write`, or `log_metrics`, which then gets each row.
+    Override `write` in your own logger; or override `log_metrics`, which then gets each row.
     """
 
     is_muted: bool = False
-    """Whether this process isn't rank 0 of a run: whatever is logged is dropped."""
+    """Whether this process isn't rank 0. A muted logger drops all values."""
 
-    # What a trainer calls, on rank 0 ------------------------------------------------------------------
+    # Called by a trainer, on rank 0 ------------------------------------------------------------------
 
     def open(self, run_dir: str, config: Mapping[str, Any], resumed_step: int | None = None) -> None:
-        """Start in the run's folder; called on rank 0 before the first row, and again by each later stage.
+        """Start logging. Called on rank 0 before the first row, and again by each later stage.
 
         Args:
-            run_dir: an existing folder.
-            config: hyperparameters and settings of the run, nested, JSON-able.
-            resumed_step: in a fit, the completed optimizer steps that it goes on from, 0 for a fresh one:
-                what is there of later steps was left by a killed run and is dropped. None drops nothing.
+            run_dir: the run's folder, which exists.
+            config: hyperparameters and settings of the run, nested, JSON-serializable.
+            resumed_step: number of completed optimizer steps at which a fit starts, 0 for a new one. Rows of later
+                steps, which a killed run has written, are dropped. None drops nothing.
         """
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Log what the module's `save_hyperparameters` kept; called after `open`, where there is something.
+        """Log the hyperparameters that `save_hyperparameters` has saved, if any. Called after `open`.
 
         Args:
-            params: JSON-able, nested; of classes and functions their names.
+            params: JSON-serializable, nested; classes and functions are given by name.
         """
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
-        """Note the module, once it is prepared; called after `open`."""
+        """Log the module's graph. Called after `open`, with the prepared module."""
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write rows, in the order in which they were logged."""
@@ -52,25 +52,25 @@ class Logger:
             self.log_metrics({**row.values, "epoch": row.epoch}, row.step)
 
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
-        """A `ModelCheckpoint` has saved, and what it saved is complete; called on rank 0."""
+        """Called on rank 0 after a `ModelCheckpoint` has written a complete checkpoint."""
 
     def flush(self) -> None:
-        """Make everything written so far readable for others, as by flushing files."""
+        """Make all written rows readable for others, for example by flushing files."""
 
     def close(self, failed: bool = False) -> None:
-        """Finish; called once for each `open`, also after an exception."""
+        """End logging. Called once for each `open`, also after an error."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a copy in another process needs to add to the same run, picklable; called before `close`."""
+        """Return picklable state, so that a copy in another process can continue the run. Called before `close`."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Add to the run of this state from now on: in the launching process, what rank 0 had in a worker."""
+        """Continue the run of this state. Called in the launching process with the state of rank 0 in a worker."""
 
-    # What modules and programs call -------------------------------------------------------------------
+    # Called by modules and programs -------------------------------------------------------------------
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log values at once, as those of `step` completed optimizer steps; on rank 0, elsewhere dropped."""
+        """Log values immediately, for `step` completed optimizer steps. A muted logger drops them."""
         if type(self).write is Logger.write:
             raise NotImplementedError(f"{type(self).__qualname__} overrides neither write nor log_metrics")
         if not self.is_muted:
@@ -81,42 +81,42 @@ class Logger:
         self.flush()
 
     def finalize(self, status: str = "success") -> None:
-        """As `close`; any other status than "success" is a failure. A logger that overrides this is ended by it."""
+        """Same as `close`; a status other than "success" is a failure. An override is called instead of `close`."""
         self.close(failed=status != "success")
 
     @property
     def experiment(self) -> Any:
-        """The library's own object; on other ranks than 0 one that does nothing."""
+        """The library's object for the run. On ranks other than 0, an object that does nothing."""
         return NoExperiment()
 
     @property
     def name(self) -> str | None:
-        """Name of the experiment or project, where there is one."""
+        """Name of the experiment or project; None if there is none."""
         return None
 
     @property
     def version(self) -> int | str | None:
-        """Version of the run, as the library calls it."""
+        """Version of the run, or its ID in the library."""
         return None
 
     @property
     def save_dir(self) -> str | None:
-        """Where its files are, as it was given."""
+        """Folder that was passed for its files; None if there is none."""
         return None
 
     @property
     def log_dir(self) -> str | None:
-        """Folder of this run's files."""
+        """Folder of this run's files; None if there is none."""
         return self.save_dir
 
     def mute(self) -> Logger:
-        """Make it drop everything: for all ranks but 0."""
+        """Drop all values from now on. Called on all ranks but 0."""
         self.is_muted = True
         return self
 
 
 class NoExperiment:
-    """Takes any call, and does nothing: what `experiment` is on ranks that log nothing."""
+    """Accepts any call, and does nothing. `experiment` returns it on ranks that don't log."""
 
     def __getattr__(self, name: str) -> NoExperiment:
         if name.startswith("__"):
@@ -134,13 +134,13 @@ class NoExperiment:
 
 
 def tell_saved(loggers: Iterable[Logger], checkpoint_callback: Any) -> None:
-    """Call `after_save_checkpoint` of each."""
+    """Call `after_save_checkpoint` of each logger."""
     for logger in loggers:
         logger.after_save_checkpoint(checkpoint_callback)
 
 
 def end(logger: Logger, failed: bool) -> None:
-    """Call `finalize` where a logger's class has it, or else `close`: what a trainer does at a run's end."""
+    """End logging: call `finalize` if the logger's class overrides it, or else `close`."""
     if type(logger).finalize is Logger.finalize:
         logger.close(failed)
     else:
@@ -148,7 +148,7 @@ def end(logger: Logger, failed: bool) -> None:
 
 
 def flattened(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested parameters by names joined with "/"; what is no number, text or bool as text."""
+    """Return nested parameters with names joined by "/". Values other than numbers, text and bools become text."""
     flat: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, Mapping):

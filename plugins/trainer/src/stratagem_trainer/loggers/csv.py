@@ -1,4 +1,4 @@
-"""`CSVLogger`: writes metrics into one CSV file in the run's folder."""
+"""`CSVLogger`: write metrics to a CSV file in the run's folder."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _POSITION = ("step", "epoch")
 
 
 class CSVLogger(Logger):
-    """One line per logged point: step, epoch, then one column per metric, empty where it wasn't logged.
+    """A file with one line per logged row: step, epoch, and one column per metric, empty if it wasn't logged.
 
-    A metric that appears later gets a new column at the end; the file is then rewritten beside itself
-    and renamed into place, so that a reader sees the old file or the new one. A resumed run goes on in
-    the same file, less the lines of later steps that a killed run has left behind.
+    A new metric gets a new column at the end. The file is then written again and replaced atomically, so that readers
+    see either the old or the new file. A resumed run continues the file, without lines of later steps that a killed
+    run has written.
 
-    Lines reach the file with the first `write` that comes a second after the one before, after
-    `buffer_rows` lines, and at the end: a killed process loses at most what it logged within a second.
+    Lines are written to the file by the first `write` after `flush_every_s` seconds, after `buffer_rows` lines, and
+    at the end. A killed process loses at most what it logged in the last `flush_every_s` seconds.
 
     Args:
-        save_dir: folder of several runs, of which each gets save_dir/name/version_N; None is the run's folder.
-        name: folder within it; none for "".
-        version: number or name of the run's folder; the next number when None.
+        save_dir: folder of several runs, each of which gets save_dir/name/version_N; None is the run's folder.
+        name: folder in `save_dir`; "" for none.
+        version: number or name of the run's folder; None is the next number.
         prefix: for the names of metrics, joined by "-".
-        flush_logs_every_n_steps: nothing to choose here: see `flush_every_s` and `buffer_rows`.
-        filename: within that folder.
-        flush_every_s: seconds between two accesses to the file, at least.
-        buffer_rows: how many lines are held back, at most.
+        flush_logs_every_n_steps: accepted and ignored; see `flush_every_s` and `buffer_rows`.
+        filename: name of the file in the folder.
+        flush_every_s: minimum number of seconds between two accesses to the file.
+        buffer_rows: maximum number of lines in memory.
 
     Raises:
-        ConfigError: a value that can't be meant.
+        ConfigError: an argument is invalid.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class CSVLogger(Logger):
         buffer_rows: int = 10_000,
     ) -> None:
         if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
-            raise ConfigError(f"CSVLogger got filename={filename!r}; give a file's name without a folder")
+            raise ConfigError(f"CSVLogger got filename={filename!r}; pass a file name without a folder")
         if not flush_every_s >= 0:
-            raise ConfigError(f"CSVLogger got flush_every_s={flush_every_s!r}; give a number of at least 0")
+            raise ConfigError(f"CSVLogger got flush_every_s={flush_every_s!r}; pass a number of at least 0")
         if not buffer_rows >= 1:
-            raise ConfigError(f"CSVLogger got buffer_rows={buffer_rows!r}; give an integer of at least 1")
+            raise ConfigError(f"CSVLogger got buffer_rows={buffer_rows!r}; pass an integer of at least 1")
         self.filename = filename
         self.flush_every_s = flush_every_s
         self.buffer_rows = buffer_rows
@@ -74,10 +74,10 @@ class CSVLogger(Logger):
         self._repeated: frozenset[str] = frozenset()
 
     def open(self, run_dir: str, config: Mapping[str, Any], resumed_step: int | None = None) -> None:
-        """Continue the file, or prepare to start it with the first row.
+        """Continue an existing file, or prepare to write it with the first row.
 
         Raises:
-            UsageError: there is a file of that name that no CSVLogger wrote.
+            UsageError: the existing file wasn't written by a CSVLogger.
         """
         folder = run_dir
         if self._save_dir is not None:
@@ -110,11 +110,11 @@ class CSVLogger(Logger):
 
     @property
     def log_dir(self) -> str | None:
-        """Folder of the file, once a fit has opened it."""
+        """Folder of the file, after a fit has opened it; None before."""
         return os.path.dirname(self.path) or None
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
-        """Write hparams.yaml beside the metrics."""
+        """Write hparams.yaml to the folder of the metrics."""
         if self.is_muted or not self.path:
             return
         import yaml
@@ -167,14 +167,14 @@ class CSVLogger(Logger):
         header, lines, is_whole = _read(self.path)
         if header[:2] != _POSITION:
             raise UsageError(
-                f"{self.path} isn't a file of a CSVLogger (it doesn't begin with step,epoch):"
-                " choose another run folder, or move it away"
+                f"{self.path} wasn't written by a CSVLogger (it doesn't begin with step,epoch):"
+                " choose another run folder, or move the file away"
             )
         self._columns = header[2:]
         kept = lines
         if resumed_step is not None:
             kept = [line for line in lines if _step(line) <= resumed_step]
-            # What is evaluated again at the step of the checkpoint is there already.
+            # A resumed run evaluates again at the checkpoint's step. Values that are in the file already are skipped.
             again = [line.rstrip("\n").split(",")[2:] for line in kept if _step(line) == resumed_step]
             self._resumed_step = resumed_step
             self._repeated = frozenset(
@@ -184,7 +184,7 @@ class CSVLogger(Logger):
             self._replace(self._columns, kept)
 
     def _rewrite(self, columns: tuple[str, ...]) -> None:
-        """Add columns at the end of every line there is."""
+        """Add columns at the end of all existing lines."""
         lines: list[str] = []
         if os.path.exists(self.path) and os.path.getsize(self.path):
             commas = "," * (len(columns) - len(self._columns))
@@ -207,7 +207,7 @@ class CSVLogger(Logger):
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Name the file in errors of the system, which of a full disk says no path."""
+    """Add the file's name to errors of the system. That of a full disk names no file."""
     try:
         yield
     except OSError as error:
@@ -216,13 +216,13 @@ def _named(path: str) -> Iterator[None]:
 
 
 def _read(path: str) -> tuple[tuple[str, ...], list[str], bool]:
-    """Return the header, the whole lines after it, and whether there is nothing else.
+    """Return the header, the complete lines after it, and whether there is nothing else.
 
-    A machine that went down may leave a torn line at the end, or one that lacks cells.
+    After a crash of the machine, the last line may be incomplete.
     """
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         text = file.read()
-    # Names may contain anything, also line breaks in quotes; values are plain numbers.
+    # Names may contain anything, also line breaks in quotes. Values are plain numbers.
     physical = list(StringIO(text, newline=""))
     reader = csv.reader(physical)
     header = tuple(next(reader, ()))

@@ -1,4 +1,4 @@
-"""Folders of runs beside each other: save_dir/name/version_0, version_1 and so on."""
+"""Folders of several runs: save_dir/name/version_0, version_1 and so on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 
 
 def versioned(save_dir: str, name: str | None, version: int | str | None) -> tuple[str, int | str]:
-    """Return the folder of a run, and its version: the next that isn't there when None.
+    """Return the folder of a run, and its version. For version None, that is the next unused number.
 
     Args:
-        save_dir: of all.
-        name: of the experiment; none for None or "".
+        save_dir: folder of all runs.
+        name: name of the experiment; None or "" for none.
         version: a number, which becomes version_N, or the folder's name.
     """
     base = os.path.join(os.path.abspath(save_dir), name or "")

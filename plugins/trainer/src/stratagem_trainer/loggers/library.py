@@ -1,4 +1,4 @@
-"""`LibraryLogger`: base of loggers that hand metrics to a library with an object for a run."""
+"""`LibraryLogger`: base class of loggers that use a library with an object for each run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem_trainer.loggers.base import Logger, NoExperiment, Row
 
 
 class LibraryLogger(Logger):
-    """Starts the library's run when it is first asked for, or when a fit opens it.
+    """Starts the library's run when `experiment` is first read, or when a fit opens the logger.
 
     Args:
         prefix: for the names of metrics, joined by "-".
@@ -22,9 +22,9 @@ class LibraryLogger(Logger):
     """
 
     library = ""
-    """Importable name."""
+    """Name of the module to import."""
     package = ""
-    """What to install."""
+    """Name of the package to install."""
 
     def __init__(self, prefix: str = "") -> None:
         owner = type(self).__name__
@@ -32,7 +32,7 @@ class LibraryLogger(Logger):
             raise UsageError(f"{owner} needs the package {self.package}: pip install {self.package}")
         self.prefix = prefix
         self.run_dir = "."
-        """The run's folder, once a fit has opened it."""
+        """The run's folder, after a fit has opened the logger."""
         self._experiment: Any = None
 
     @property
@@ -69,11 +69,11 @@ class LibraryLogger(Logger):
 
     @abstractmethod
     def _go_on(self, version: Any) -> None:
-        """Add to the run that `version` was the one of."""
+        """Continue the run of `version`."""
 
     @abstractmethod
     def _start(self) -> Any:
-        """Return the library's object."""
+        """Start a run, and return the library's object for it."""
 
     def _opened(self, experiment: Any, config: Mapping[str, Any]) -> None:
         """Log the run's config."""

@@ -1,4 +1,4 @@
-"""Loggers by the names under which distributions offer them."""
+"""Make loggers by their names in the catalogue of plugins."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stratagem_trainer.loggers.base import Logger
 
 
 def checked_loggers(given: Any) -> bool | Sequence[Logger]:
-    """Return True, False, or loggers; made where they are named, as "wandb".
+    """Return True, False, or a list of loggers. Those that are given by name, such as "wandb", are made.
 
     Raises:
-        ConfigError, UsageError: it is something else, no logger has that name, or one lacks its library.
+        ConfigError, UsageError: the value is something else, no logger has the name, or its library is missing.
     """
     if given is None or isinstance(given, bool):
         return given is not False
@@ -27,7 +27,7 @@ def _logger(given: Any) -> Logger:
     made = load_catalogue().find("logger", given).load()() if isinstance(given, str) else given
     if not isinstance(made, Logger):
         raise ConfigError(
-            f"logger has a {type(made).__name__}: give True, False, names of loggers, or objects of classes that "
+            f"logger has a {type(made).__name__}: pass True, False, names of loggers, or objects of classes that "
             "derive from stratagem_trainer.loggers.Logger"
         )
     return made

@@ -1,4 +1,4 @@
-"""`TensorBoardLogger`: writes metrics where TensorBoard reads them."""
+"""`TensorBoardLogger`: write metrics for TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class TensorBoardLogger(LibraryLogger):
-    """Scalars by step, the epoch among them, the run's config as text, and hyperparameters.
+    """Write scalars by step, with the epoch as one of them; the run's config as text; and hyperparameters.
 
     `experiment` is torch's SummaryWriter.
 
     Args:
-        save_dir: folder of several runs, of which each gets save_dir/name/version_N; None is tensorboard/ in the
+        save_dir: folder of several runs, each of which gets save_dir/name/version_N; None is tensorboard/ in the
             run's folder.
-        name: folder within it; none for "".
-        version: number or name of the run's folder; the next number when None.
-        log_graph: write the module's graph when a fit starts, where it has an `example_input_array`.
+        name: folder in `save_dir`; "" for none.
+        version: number or name of the run's folder; None is the next number.
+        log_graph: write the module's graph when a fit starts, if it has an `example_input_array`.
         default_hp_metric: write hp_metric=-1 with hyperparameters, so that TensorBoard lists them.
         prefix: for the names of metrics, joined by "-".
-        sub_dir: folder within the run's.
+        sub_dir: folder in the run's folder.
         writer: other arguments of torch's SummaryWriter.
 
     Raises:
@@ -82,7 +82,7 @@ class TensorBoardLogger(LibraryLogger):
         super().open(run_dir, config, resumed_step)
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
-        """Write hyperparameters for TensorBoard's tab of that name, with metrics that runs are compared by."""
+        """Write hyperparameters, and metrics by which to compare runs, for TensorBoard's tab HPARAMS."""
         from torch.utils.tensorboard.summary import hparams
 
         shown = dict(metrics or ({"hp_metric": -1.0} if self._default_hp_metric else {}))
@@ -109,7 +109,7 @@ class TensorBoardLogger(LibraryLogger):
     def _start(self) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter
 
-        # TensorBoard hides what a killed run has written from this step on.
+        # With it, TensorBoard hides what a killed run has written after this step.
         purge_step = None if self._resumed_step is None else self._resumed_step + 1
         return SummaryWriter(self.log_dir, **{"purge_step": purge_step, **self._writer_arguments})
 

@@ -1,4 +1,4 @@
-"""Where a run's time goes; names are imported when they are first used."""
+"""Measure where a run spends its time. Names are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AdvancedProfiler", "PassThroughProfiler", "Profiler", "PyTorchProfiler", "SimpleProfiler"]
 
-if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""`AdvancedProfiler`: which functions each hook and phase spent its time in."""
+"""`AdvancedProfiler`: show in which functions each hook and phase spends its time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stratagem_trainer.profilers.base import Profiler
 
 
 class AdvancedProfiler(Profiler):
-    """Python's cProfile for each part; what a part within another one takes is that one's alone.
+    """Python's cProfile for each action. The time of an action in another one counts only for the inner one.
 
     Args:
-        dirpath: folder of the files of each rank; the run's folder when None.
-        filename: what their names begin with.
-        line_count_restriction: how many functions are shown of each part: a number, or a fraction (float).
-        dump_stats: write a .prof file of each part, too, which pstats and its viewers read.
+        dirpath: folder of each rank's files; None is the run's folder.
+        filename: prefix of their names.
+        line_count_restriction: how many functions to show per action: a number, or a fraction (float).
+        dump_stats: whether to also write a .prof file per action, for pstats and its viewers.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AdvancedProfiler(Profiler):
     def stop(self, action_name: str) -> None:
         if not self._open or self._open[-1] != action_name:
             raise ConfigError(
-                f"stop({action_name!r}) was called, and the profiler isn't measuring that action now"
+                f"stop({action_name!r}) was called, but the profiler isn't measuring that action now"
             )
         self._profiles[self._open.pop()].disable()
         if self._open:

@@ -1,4 +1,4 @@
-"""`Profiler`: measures named parts of a run."""
+"""`Profiler`: measures named actions of a run."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from stratagem.sdk.selection import path_text
 
 
 class Profiler:
-    """Base of profilers: each rank has one, which is created again for each stage.
+    """Base class of profilers. Each rank has a profiler, which begins again with each stage.
 
     Args:
-        dirpath: folder of its files; the run's folder when None.
-        filename: what their names begin with; "profile" when None.
+        dirpath: folder of its files; None is the run's folder.
+        filename: prefix of their names; None is "profile".
     """
 
     is_active = True
-    """Whether hooks and phases are measured. Unmeasured ones cost nothing."""
+    """Whether hooks and phases are measured. If not, they cost nothing."""
 
     def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
         self.dirpath = None if dirpath is None else path_text("dirpath", dirpath)
         self.filename = filename
 
     def begin(self, stage: str, rank: int, run_dir: str | None) -> None:
-        """Start measuring a stage on this rank; what was measured before is forgotten."""
+        """Start measuring a stage on this rank, and discard earlier measurements."""
         self._stage, self._rank = stage, rank
         self._folder = self.dirpath or run_dir
 
     def start(self, action_name: str) -> None:
-        """Begin a part."""
+        """Begin an action."""
 
     def stop(self, action_name: str) -> None:
-        """End the part that was begun last under this name."""
+        """End the action that was begun last under this name."""
 
     @contextmanager
     def profile(self, action_name: str) -> Iterator[str]:
-        """Measure what happens within the context."""
+        """Measure an action. A context manager."""
         self.start(action_name)
         try:
             yield action_name
@@ -47,10 +47,10 @@ class Profiler:
             self.stop(action_name)
 
     def step(self) -> None:
-        """Called before each batch is asked for."""
+        """Called before each batch is requested."""
 
     def summary(self) -> str:
-        """Return what was measured, as text."""
+        """Return the measurements as text."""
         return ""
 
     def finish(self) -> None:
@@ -64,7 +64,7 @@ class Profiler:
             print(text, file=sys.stderr, flush=True)
 
     def _path(self, ending: str) -> str | None:
-        """Where a file of this rank goes; None where there is no folder."""
+        """Return the path of a file of this rank; None if there is no folder."""
         if self._folder is None:
             return None
         os.makedirs(self._folder, exist_ok=True)
@@ -74,12 +74,12 @@ class Profiler:
 
 
 class PassThroughProfiler(Profiler):
-    """Measures nothing: what `trainer.profiler` is without one."""
+    """Measures nothing. It is `trainer.profiler` if you choose none."""
 
     is_active = False
 
     def profile(self, action_name: str) -> AbstractContextManager[Any]:  # type: ignore[override]  # any context, as a base class may measure otherwise
-        """A context that does nothing."""
+        """Return a context that does nothing."""
         return nullcontext(action_name)
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""Puts a profiler around hooks and phases of a stage; without a profiler nothing is put anywhere."""
+"""Measure the hooks and phases of a stage with a profiler. Without a profiler, nothing is wrapped."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TALKS = ("all_reduce", "all_gather", "broadcast", "gather_objects", "barrier")
 
 
 def make_profiler(given: Any) -> Profiler:
-    """Return the profiler of a name, or the one that was given; one that does nothing for None.
+    """Return a profiler, made from its name if needed. None makes one that does nothing.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the value is something else.
     """
     if given is None:
         return PassThroughProfiler()
@@ -39,11 +39,11 @@ def make_profiler(given: Any) -> Profiler:
         from stratagem_trainer.profilers.pytorch import PyTorchProfiler
 
         return PyTorchProfiler()
-    raise ConfigError(f"profiler={given!r} must be one of {', '.join(map(repr, _NAMES))}, None and profilers")
+    raise ConfigError(f"profiler={given!r} must be one of {', '.join(map(repr, _NAMES))}, None or a Profiler")
 
 
 def instrument(profiler: Profiler, state: StageState) -> None:
-    """Measure the hooks, the steps and the phases of a stage from here on, until `end_profile`."""
+    """Measure the hooks, steps and phases of a stage, until `end_profile` is called."""
     profiler.begin(state.stage, state.runtime.rank, state.run_dir)
     state.hooks.wrap(lambda name, method: _timed(profiler, name, method))
     module, prepared = state.module, state.prepared
@@ -60,7 +60,7 @@ def instrument(profiler: Profiler, state: StageState) -> None:
 
 
 def end_profile(profiler: Profiler, state: StageState) -> None:
-    """Finish, and take away what `instrument` put on objects that outlive the stage."""
+    """End measuring, and remove the wrappers from objects that outlive the stage."""
     profiler.finish()
     state.module.__dict__.pop("training_step", None)
     for name in _TALKS:
@@ -68,7 +68,7 @@ def end_profile(profiler: Profiler, state: StageState) -> None:
 
 
 class _Waited:
-    """An iterable whose wait for each batch is measured."""
+    """An iterable that measures the wait for each batch."""
 
     def __init__(self, profiler: Profiler, loader: Iterable[Any]) -> None:
         self._profiler, self._loader = profiler, loader

@@ -1,4 +1,4 @@
-"""`PyTorchProfiler`: traces of torch's profiler, and where the step went."""
+"""`PyTorchProfiler`: traces of torch's profiler, and a table of where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
 
 
 class PyTorchProfiler(Profiler):
-    """A trace of some steps on each rank, for chrome://tracing or Perfetto, and a table of what they consist of.
+    """Write a trace of some steps on each rank, for chrome://tracing or Perfetto, and a table of their phases.
 
-    The table has the wait for data and the communication first. Communication also lies within the other phases: of
-    collectives that overlap with a backward it is the time that they took, not what they cost. `profile("name")`
-    puts a name into the trace.
+    The first rows of the table are the wait for data and the communication. Communication is also part of the other
+    phases. If collectives overlap with a backward, the row has their duration, not the time that the step lost.
+    `profile("name")` adds a name to the trace.
 
     Args:
-        dirpath: folder of the traces; the run's folder when None.
-        filename: what their names begin with.
-        group_by_input_shapes: tell operators apart by the shapes of their inputs.
-        export_to_chrome: write traces.
-        row_limit: operators in the second table; 0 leaves it out.
-        sort_by_key: of that table, as `torch.profiler` names it; the time on the device, or else the host, when None.
-        profiler: other arguments of `torch.profiler.profile`; `schedule` waits for 1 step, warms up in 1 and records
-            3, unless given.
+        dirpath: folder of the traces; None is the run's folder.
+        filename: prefix of their names.
+        group_by_input_shapes: whether to list operators separately by the shapes of their inputs.
+        export_to_chrome: whether to write traces.
+        row_limit: number of operators in the second table; 0 leaves the table out.
+        sort_by_key: order of that table, a name of `torch.profiler`; None is the time on the device, or else the
+          host.
+        profiler: other arguments of `torch.profiler.profile`. The default `schedule` skips 1 step, warms up in 1 and
+            records 3.
     """
 
     def __init__(
@@ -88,8 +89,8 @@ class PyTorchProfiler(Profiler):
 
     def summary(self) -> str:
         return self._text or (
-            f"profile of {self._stage}, rank {self._rank}: no step was recorded, since it ended before the "
-            "first of the schedule"
+            f"profile of {self._stage}, rank {self._rank}: no step was recorded, because the stage ended before the "
+            "first step of the schedule"
         )
 
     def finish(self) -> None:
@@ -99,7 +100,7 @@ class PyTorchProfiler(Profiler):
         super().finish()
 
     def _take(self, profile: torch.profiler.profile) -> None:
-        """Keep what was recorded, before the profiler forgets it."""
+        """Keep the table and the trace of the recorded steps, before the profiler drops its events."""
         path = self._path("json")
         if self.export_to_chrome and path is not None:
             profile.export_chrome_trace(path)
@@ -123,14 +124,14 @@ class PyTorchProfiler(Profiler):
 
 
 def step_table(totals_us: Mapping[str, float], steps: int) -> list[str]:
-    """Return lines that say where a step went.
+    """Return lines with the time of a step by phase.
 
     Args:
         totals_us: name of an event → its time on the host over all steps, in microseconds.
-        steps: recorded ones.
+        steps: number of recorded steps.
     """
     whole = sum(time for name, time in totals_us.items() if name.startswith("ProfilerStep"))
-    # A collective is an event of torch's, of its backend's, and of a kernel: it counts once.
+    # A collective appears as events of torch, of its backend and of a kernel. Count it once.
     talked = max(sum(t for name, t in totals_us.items() if name.startswith(kind)) for kind in _COMMUNICATION)
     phases = {name: totals_us.get(name, 0.0) for name in _PHASES}
     rows = [("data wait", phases.pop("data wait")), ("communication", talked), *phases.items()]

@@ -1,4 +1,4 @@
-"""`SimpleProfiler`: how often each hook and phase ran, and how long."""
+"""`SimpleProfiler`: show how often each hook and phase ran, and how long it took."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from stratagem_trainer.profilers.base import Profiler
 
 
 class SimpleProfiler(Profiler):
-    """A table of parts: mean, calls, total and share of the stage, the longest first.
+    """A table of actions with mean, calls, total and share of the stage, the longest first.
 
-    Parts lie within each other, as a backward in a step: shares don't sum to 100 %. On an accelerator, times are
-    those of the host, which doesn't wait for the device.
+    Actions contain each other, as a step contains a backward, so that shares don't sum to 100 %. On an accelerator,
+    times are measured on the host, which doesn't wait for the device.
 
     Args:
-        dirpath: folder of the tables, one for each rank; the run's folder when None.
-        filename: what their names begin with.
-        extended: False leaves out mean and share.
+        dirpath: folder of the tables, one for each rank; None is the run's folder.
+        filename: prefix of their names.
+        extended: whether to show mean, calls and share; False shows only the total.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class SimpleProfiler(Profiler):
         super().__init__(dirpath, filename)
         self.extended = extended
         self.durations: dict[str, list[float]] = {}
-        """Part → seconds of each call."""
+        """Name of an action → seconds of each call."""
         self._open: list[tuple[str, float]] = []
 
     def begin(self, stage: str, rank: int, run_dir: str | None) -> None:
