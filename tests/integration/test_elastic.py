@@ -132,9 +132,9 @@ def test_a_worker_that_is_killed_comes_back_and_goes_on_from_the_newest_checkpoi
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--num-nodes", "3:2"], "its minimum after its maximum"),
+        (["--num-nodes", "3:2"], "a minimum that is larger than its maximum"),
         (["--num-nodes", "0:2"], "at least 1 must take part"),
-        (["--num-nodes", "1:two"], "is no number of machines"),
+        (["--num-nodes", "1:two"], "is not a number of machines"),
         (["--num-nodes", "0"], "at least 1 must take part"),
         (["--num-nodes", "1:2", "--strategy", "ddp"], "2 nodes need a rendezvous"),
         (

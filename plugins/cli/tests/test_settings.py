@@ -96,7 +96,7 @@ def test_strategy_options_follow_the_signature_and_what_it_passes_on():
         (["model=3"], "--set has model=3: model is a section"),
         (["model.=3"], "can't be understood"),
         (["devise=3"], "--set has no setting 'devise'; nearest: devices"),
-        (["num_nodes=two"], "num_nodes='two' is no number of machines"),
+        (["num_nodes=two"], "num_nodes='two' is not a number of machines"),
         (["gpus=2"], "gpus=2 is now called accelerator='cuda', devices=2"),
         (["target=[a]"], None),
         (["strategy_options=3"], "has no setting 'strategy_options'"),
@@ -141,7 +141,7 @@ def test_trainer_settings_that_are_refused(sets, message):
         ("model: 3\n", "model is a section"),
         ("target: 3\n", "target=3 is no text"),
         ("strategy: {name: 3}\n", "strategy=3 is no name"),
-        ("num_nodes: 1.5\n", "num_nodes='1.5' is no number of machines"),
+        ("num_nodes: 1.5\n", "num_nodes='1.5' is not a number of machines"),
         ("strategy: !!python/object/apply:os.getcwd []\n", "isn't YAML"),
     ],
 )

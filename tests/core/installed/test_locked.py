@@ -252,7 +252,7 @@ def test_files_behind_a_linked_folder_count(site, lock, tmp_path) -> None:
 
 def test_a_lock_file_that_is_none(site, tmp_path) -> None:
     os.mkfifo(tmp_path / "stratagem.lock")
-    assert "is no regular file" in refused(tmp_path / "stratagem.lock")
+    assert "isn't a regular file" in refused(tmp_path / "stratagem.lock")
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"vcs_info": [1]}', '{"dir_info": 5}', "[" * 100_000])

@@ -132,7 +132,7 @@ def test_a_broken_plugin_leaves_nothing_of_itself_to_others(site: Any) -> None:
 def test_what_is_no_record_is_said(site: Any) -> None:
     site.install("third-party", OFFERS.replace("[Component", "['ddp', Component"))
     assert isinstance(plugin("third-party").error, TypeError)
-    assert str(plugin("third-party").error) == "stratagem_components returned 'ddp', which is no Component"
+    assert str(plugin("third-party").error) == "stratagem_components returned 'ddp', which isn't a Component"
 
 
 @pytest.mark.parametrize("source", ["raise SystemExit(3)", "1 / 0"])

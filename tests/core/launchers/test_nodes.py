@@ -27,11 +27,11 @@ def test_only_a_range_varies():
         ("3:2", "write the smaller number first, as 2:3"),
         ("0:2", "at least 1 must take part"),
         (0, "at least 1 must take part"),
-        (-1, "is no number of machines"),
-        ("1:2:3", "is no number of machines"),
-        ("1:", "is no number of machines"),
-        ("", "is no number of machines"),
-        (True, "is no number of machines"),
+        (-1, "is not a number of machines"),
+        ("1:2:3", "is not a number of machines"),
+        ("1:", "is not a number of machines"),
+        ("", "is not a number of machines"),
+        (True, "is not a number of machines"),
     ],
 )
 def test_refuses_what_is_no_number_of_machines(asked, words):

@@ -26,5 +26,7 @@ def test_a_term_that_is_none_is_refused(expression: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, "two", "", None, "1.5", "-2"])
 def test_a_size_that_is_none_is_refused(size: object) -> None:
-    with pytest.raises(ConfigError, match="is no number of ranks: give a positive whole number, or 'auto'"):
+    with pytest.raises(
+        ConfigError, match="is not a number of ranks: give a positive whole number, or 'auto'"
+    ):
         check_axis_size("shard", size)

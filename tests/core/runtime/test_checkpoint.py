@@ -47,7 +47,9 @@ def test_a_strategy_without_resharding_refuses_what_other_ranks_wrote(tmp_path) 
     two, one = str(tmp_path / "two"), str(tmp_path / "one")
     stratagem.Runtime("ddp", accelerator="cpu", devices=2).launch(_save, two, quiet=True)
     stratagem.Runtime("single", accelerator="cpu").launch(_save, one, quiet=True)
-    said = "two was written by 2 ranks, and strategy 'SameRanksOnly' loads it on as many alone, not on 1: start 2"
+    said = (
+        "two was written by 2 ranks, and strategy 'SameRanksOnly' only loads it on as many, not on 1: start 2"
+    )
     with pytest.raises(CheckpointError, match=said):
         stratagem.Runtime(SameRanksOnly(), accelerator="cpu").launch(_load, two, quiet=True)
     stratagem.Runtime(SameRanksOnly(), accelerator="cpu").launch(_load, one, quiet=True)

@@ -1,4 +1,4 @@
-"""Environments: who this process is among all of a run, read from its launcher's variables."""
+"""Environments: this process's rank in a run, read from its launcher's variables."""
 
 from __future__ import annotations
 

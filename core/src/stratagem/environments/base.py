@@ -1,4 +1,4 @@
-"""`Environment`: who this process is among all processes of the run."""
+"""`Environment`: this process's rank among all processes of a run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RequestedSize:
-    """How many processes a run asks for, as far as its settings say so without looking at devices."""
+    """How many processes a run asks for, as far as its settings tell without counting devices."""
 
     processes_per_node: int | None = None
     num_nodes: int | None = 1
-    """None where nodes may come and go."""
+    """None if nodes may come and go."""
 
 
 class Environment(ABC):
-    """Reads this process's place from the variables that its launcher set.
+    """Reads this process's rank from the variables that its launcher has set.
 
     An environment is a snapshot: it reads the mapping once, in its constructor, and never again.
 
@@ -41,14 +41,14 @@ class Environment(ABC):
     @classmethod
     @abstractmethod
     def detect(cls, environ: Mapping[str, str]) -> str | None:
-        """Say why this is the environment, as "RANK and TORCHELASTIC_RUN_ID are set"; None if it isn't."""
+        """Say why this is the environment, such as "RANK and TORCHELASTIC_RUN_ID are set"; None if it isn't."""
 
     @classmethod
     def detect_incomplete(cls, environ: Mapping[str, str]) -> str | None:
         """Say which of this launcher's variables are set and which are missing, if they show several processes.
 
-        Asked where no environment recognises the process. None where this launcher has started nothing here, or where
-        one process is right although there are several tasks, as in a batch script.
+        Called if no environment recognises the process. Return None if this launcher has started nothing here, or if
+        a single process is right although there are several tasks, as in a batch script.
         """
         return None
 
@@ -57,19 +57,19 @@ class Environment(ABC):
 
     @classmethod
     def for_run(cls, environ: Mapping[str, str], size: RequestedSize) -> Self:
-        """Make the environment of a run; override it where the environment depends on the run's size.
+        """Make the environment of a run. Override it if the environment depends on the run's size.
 
         Args:
             environ: the process's environment variables.
-            size: what the run asks for.
+            size: the size that the run asks for.
         """
         return cls(environ)
 
     def complete_plan(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return how Stratagem is to start processes, where this environment hasn't.
+        """Return how Stratagem starts processes, for an environment that hasn't started them.
 
         Args:
-            plan: by the run's settings alone.
+            plan: the plan from the run's settings alone.
 
         Raises:
             stratagem.errors.UsageError: the variables contradict the plan.
@@ -79,17 +79,17 @@ class Environment(ABC):
     @property
     @abstractmethod
     def global_rank(self) -> int:
-        """This process among all, from 0."""
+        """Index of this process among all, from 0."""
 
     @property
     @abstractmethod
     def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
+        """Index of this process among those of its node, from 0."""
 
     @property
     @abstractmethod
     def node_rank(self) -> int:
-        """This node among all, from 0."""
+        """Index of this node among all, from 0."""
 
     @property
     @abstractmethod
@@ -109,24 +109,24 @@ class Environment(ABC):
     @property
     @abstractmethod
     def main_port(self) -> int:
-        """TCP port of the store that the ranks meet at."""
+        """TCP port of the ranks' store."""
 
     @property
     def store_is_served(self) -> bool:
-        """Whether something else (an elastic agent) already serves the store at `main_port`."""
+        """Whether another process, such as an elastic agent, already serves the store at `main_port`."""
         return False
 
     @property
     def store_file(self) -> str | None:
-        """Path of a file that is the store instead, in a folder that this user alone can reach."""
+        """Path of a file that is used as the store instead, in a folder that only this user can access."""
         return None
 
     @property
     def run_secret(self) -> str | None:
-        """What the processes of this run know, and others shouldn't; they recognise each other by it."""
+        """A secret that only the processes of this run know. They authenticate each other by it."""
         return None
 
     @property
     def attempt(self) -> int:
-        """How often this group of workers was started before; prefixes every key in the store."""
+        """How often this group of workers was started before. It is a prefix of every key in the store."""
         return 0

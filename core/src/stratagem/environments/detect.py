@@ -1,4 +1,4 @@
-"""Which of several environments this process is in."""
+"""Detects which of several environments this process is in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAUNCHER_VARIABLES: Mapping[str, int] = {
     "NODE_RANK": 1,
     "GROUP_RANK": 1,
 }
-"""Variable that a launcher sets → the smallest value by which it says that there are several processes."""
+"""Variable that a launcher sets → the smallest value that shows that there are several processes."""
 
 
 def detect_environment(
@@ -28,19 +28,18 @@ def detect_environment(
 ) -> tuple[type[Environment], str]:
     """Choose the environment of the launcher that is nearest to this process.
 
-    Looks only at variables and makes no object. Each process finds out for itself.
+    Looks only at variables, and makes no object. Not collective.
 
     Args:
-        classes: the nearest launcher first, as torchrun before Slurm: it may run in a Slurm job, but
-            no Slurm job in it.
+        classes: the nearest launcher first. torchrun is nearer than Slurm, for example: it may run in a Slurm job,
+            but no Slurm job runs in it.
         environ: the process's environment variables.
 
     Returns:
-        The first class that recognises the process, and why, as "torchrun has set TORCHELASTIC_RUN_ID
-        and RANK".
+        The first class that recognises the process, and why, such as "torchrun has set TORCHELASTIC_RUN_ID and RANK".
 
     Raises:
-        UsageError: none does.
+        UsageError: no class recognises the process.
     """
     names = []
     for cls in classes:

@@ -1,4 +1,4 @@
-"""`RankInfo`: this process's position in a run, and the base of environments that know it at birth."""
+"""`RankInfo`: this process's position in a run, and the base of environments whose constructor sets it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stratagem.environments.base import Environment
 from stratagem.errors import UsageError
 
 DERIVED_PORTS = range(15000, 25000)
-"""Where ports derived from a job's number lie: below the ephemeral ports of every common system."""
+"""The range of ports that are derived from a job's number, below the ephemeral ports of every common system."""
 
 
 MOST_PROCESSES = 1_000_000
@@ -18,7 +18,7 @@ MOST_PROCESSES = 1_000_000
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Position of one process; checked to be possible when it is made."""
+    """Position of one process. The constructor checks that it is possible."""
 
     global_rank: int
     local_rank: int
@@ -67,10 +67,10 @@ class LauncherEnvironment(Environment):
 
 
 def derived_port(job: int, step: int = 0) -> int:
-    """Return the port on which the ranks of a job step meet, the same on every rank.
+    """Return the port of the store for the ranks of a job step. It is the same on every rank.
 
-    The 16 steps of a job and its neighbours in the queue get different ports, so that jobs which
-    share a node don't meet each other.
+    16 steps of a job, and the jobs with the next numbers, get different ports, so that jobs on the same node don't
+    connect to each other.
 
     Args:
         job: the scheduler's number of the job.

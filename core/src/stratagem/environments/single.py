@@ -1,4 +1,4 @@
-"""One process that nothing launched."""
+"""The environment of a single process that no launcher has started."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stratagem.environments.rank_info import LauncherEnvironment, RankInfo
 
 
 class SingleProcess(LauncherEnvironment):
-    """Rank 0 of 1: Stratagem makes the processes that a run wants itself.
+    """Rank 0 of 1. Stratagem itself starts the processes that a run needs.
 
-    `main_port` is 0: any free port will do.
+    `main_port` is 0, for any free port.
     """
 
     name: ClassVar[str] = "single"

@@ -1,7 +1,7 @@
 """The catalogue: every component that the installed distributions offer.
 
-Built from entry points alone, without importing torch or a vendor library. A plugin that can't be
-loaded is kept beside the others with its error, and never breaks them.
+It is built only from entry points, without importing torch or a vendor library. A plugin that can't be loaded is kept
+with its error, and doesn't affect others.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ CORE = "stratagem-core"
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All components, and all plugins that are broken."""
+    """All components, and all broken plugins."""
 
     components: tuple[Component, ...]
     broken: tuple[BrokenPlugin, ...] = ()
     left_out: tuple[Origin, ...] = ()
-    """Plugins that the allow-list or the deny-list keeps out."""
+    """Plugins that the allow-list or the deny-list excludes."""
 
     def of_kind(self, kind: Kind) -> list[Component]:
-        """Components of one kind, highest priority first, then by name."""
+        """Return the components of one kind, highest priority first, then by name."""
         return list(self._of_kind.get(kind, ()))
 
     @cached_property
@@ -47,11 +47,11 @@ class Catalogue:
         """Look a name up: a component's name, alias or preset, or "distribution:name".
 
         Returns:
-            The component; with the preset's `options`, where a preset was named. For an expression of axes, as
+            The component, with the preset's `options` if the name is a preset. For an expression of axes, such as
             "shard=2+tensor=2", the strategy that composes them, with `axes` in its `options`.
 
         Raises:
-            UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: with what to do.
+            UnknownNameError, ConflictError, ApiVersionError, BrokenPluginError: says what to do.
         """
         if kind == "strategy" and is_expression(name):
             return replace(self._composing(name), options={"axes": self.find_axes(name)})
@@ -78,7 +78,7 @@ class Catalogue:
         return component if preset is None else replace(component, options=preset)
 
     def find_axes(self, expression: str) -> tuple[AxisChoice, ...]:
-        """Look up the axes of an expression, as "shard=2+tensor=2".
+        """Look up the axes of an expression, such as "shard=2+tensor=2".
 
         Raises:
             ConfigError: a term isn't NAME=SIZE.
@@ -87,7 +87,7 @@ class Catalogue:
         return tuple(AxisChoice(self.find("axis", name), size) for name, size in axis_terms(expression))
 
     def _composing(self, expression: str) -> Component:
-        """Return the strategy that composes axes, of the highest priority."""
+        """Return the strategy that composes axes, the one with the highest priority."""
         for component in self.of_kind("strategy"):
             if component.composes_axes:
                 _refuse_newer_api(component)
@@ -135,7 +135,7 @@ class Catalogue:
         raise UnknownNameError(message)
 
     def names(self, kind: Kind) -> list[str]:
-        """All names that `find` knows for a kind."""
+        """Return all names that `find` knows for a kind."""
         return sorted({name for component in self.of_kind(kind) for name in component.names()})
 
     @cached_property
@@ -145,7 +145,7 @@ class Catalogue:
 
 
 _SETTINGS = {"extension": "plugins"}
-"""Kind → the argument of a run that names one, where that is called otherwise."""
+"""Kind → the argument of a run that names such a component, if it isn't called like the kind."""
 _LISTED = ("strategy", "accelerator", "place")
 
 
@@ -157,12 +157,12 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
     """Read the entry points of all installed distributions.
 
     Args:
-        only: names of distributions or entry points to consider in addition to the core, with the plugins that these
-            distributions depend on; empty means all.
+        only: names of distributions or entry points to consider in addition to the core. The plugins on which these
+            distributions depend are considered, too. Empty means all.
         without: names of distributions or entry points to leave out.
 
     Raises:
-        UnknownNameError: one of `only` or `without` is no plugin that is installed.
+        UnknownNameError: a name in `only` or `without` isn't that of an installed plugin.
 
     The variables STRATAGEM_PLUGINS and STRATAGEM_DISABLE_PLUGINS (names separated by commas) add to
     the two.
@@ -188,7 +188,7 @@ def load_catalogue(only: Sequence[str] = (), without: Sequence[str] = ()) -> Cat
 
 
 def _required_by(names: Set[str]) -> set[str]:
-    """Distributions with plugins on which those with these names depend."""
+    """Return the distributions with plugins on which those with these names depend."""
     origins = [plugin.origin for plugin in installed_plugins()]
     installed = {origin.distribution for origin in origins}
     required: set[str] = set()
@@ -205,7 +205,7 @@ def _names_of(origin: Origin) -> list[str]:
 
 
 def _refuse_unmatched(flag: str, names: Sequence[str]) -> None:
-    """A misspelled name would leave everything as it is, without a word."""
+    """Refuse names that aren't installed: a misspelled name would silently have no effect."""
     if not names:
         return
     origins = [plugin.origin for plugin in installed_plugins()]

@@ -15,7 +15,7 @@ GROUP = "stratagem"
 
 
 LIBRARY_GROUPS = ("stratagem.index", "stratagem.optimizer_trial")
-"""Groups of what the core imports from distributions that need not be plugins."""
+"""Groups of objects that the core imports from distributions that need not be plugins."""
 
 
 def plugin_entry_points(group: str = GROUP) -> Iterator[tuple[EntryPoint, str, str]]:
@@ -27,14 +27,13 @@ def plugin_entry_points(group: str = GROUP) -> Iterator[tuple[EntryPoint, str, s
         if distribution is None:
             yield entry_point, entry_point.module, "0"
         else:
-            metadata = (
-                distribution.metadata
-            )  # parsed once: `distribution.name` and `.version` would do it each
+            # Parse it once: `distribution.name` and `.version` would each parse it again.
+            metadata = distribution.metadata
             yield entry_point, normalise(metadata["Name"]), metadata["Version"]
 
 
 def required_distributions(name: str) -> Iterator[str]:
-    """Yield the normalised names of what a distribution depends on, apart from its extras."""
+    """Yield the normalised names of a distribution's dependencies, without those of its extras."""
     import importlib_metadata
 
     with suppress(importlib_metadata.PackageNotFoundError):  # an entry point may have no distribution

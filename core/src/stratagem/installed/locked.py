@@ -1,4 +1,4 @@
-"""The lock file: which plugins are installed, where they came from, and what their files are.
+"""The lock file: which plugins are installed, their origins, and hashes of their files.
 
 All of it is read from metadata and files. No plugin is imported.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from importlib_metadata import Distribution
 
 LOCK_FILE = "stratagem.lock"
-"""The lock file's name where none is given."""
+"""The lock file's default name."""
 LOCKED_VARIABLE = "STRATAGEM_LOCKED"
-"""Names the lock file that counts; "1" is `LOCK_FILE` in the working directory."""
+"""Environment variable with the path of the lock file to check; "1" is `LOCK_FILE` in the working directory."""
 _FORMAT = 1
 
 Lock = dict[str, dict[str, str]]
@@ -33,13 +33,13 @@ Lock = dict[str, dict[str, str]]
 
 
 def lock_path() -> str | None:
-    """Return the absolute path of the lock file that counts in this process, or None."""
+    """Return the absolute path of the lock file to check in this process, or None."""
     given = os.environ.get(LOCKED_VARIABLE)
     return os.path.abspath(LOCK_FILE if given == "1" else given) if given else None
 
 
 def require_locked() -> None:
-    """Compare what is installed with the lock file that counts, where there is one.
+    """Compare installed plugins with the lock file of STRATAGEM_LOCKED, if it is set.
 
     Raises:
         LockError: as `refuse_unlocked`.
@@ -50,7 +50,7 @@ def require_locked() -> None:
 
 
 def write_lock(path: str) -> list[str]:
-    """Write down what is installed, and return the distributions' names.
+    """Write a lock file of the installed plugins, and return the distributions' names.
 
     Raises:
         LockError: the file can't be written.
@@ -66,11 +66,11 @@ def write_lock(path: str) -> list[str]:
 
 @lru_cache(maxsize=8)
 def refuse_unlocked(path: str, strict: bool = False) -> None:
-    """Compare what is installed with a lock file; what came of it is remembered until `forget_installed`.
+    """Compare installed plugins with a lock file. Success is cached until `forget_installed`.
 
     Args:
         path: of the lock file.
-        strict: what the file has and is not installed is a difference, too.
+        strict: whether a plugin that is in the file and not installed is a difference, too.
 
     Raises:
         LockError: a plugin isn't in it, or has another version or other files; or the file can't be read.
@@ -102,7 +102,9 @@ def _difference(name: str, installed: dict[str, str], wanted: dict[str, str] | N
 def _read(path: str) -> Lock:
     try:
         if os.path.exists(path) and not os.path.isfile(path):
-            raise LockError(f"the lock file {path!r} is no regular file; `stratagem plugins lock` writes one")
+            raise LockError(
+                f"the lock file {path!r} isn't a regular file; `stratagem plugins lock` writes one"
+            )
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise LockError(
@@ -144,7 +146,7 @@ def _installed() -> Lock:
 
 
 def _direct_url(distribution: Distribution) -> dict[str, dict[str, str]]:
-    """PEP 610: where it was installed from, if not from an index."""
+    """Return the origin of a distribution that wasn't installed from an index (PEP 610)."""
     try:
         found = json.loads(distribution.read_text("direct_url.json") or "{}")
     except (ValueError, RecursionError):
@@ -165,7 +167,7 @@ def _origin(distribution: Distribution) -> str:
 
 
 def _digest(distribution: Distribution, modules: set[str]) -> str:
-    """SHA-256 over the names and contents of all files that may be imported, and of the entry points."""
+    """Return a SHA-256 of the names and contents of all files that may be imported, and of the entry points."""
     files = {name: path for module in sorted(modules) for name, path in _package_files(module)}
     if not _direct_url(distribution).get("dir_info", {}).get("editable"):
         for name, path in _recorded_files(distribution):
@@ -185,10 +187,12 @@ def _content_digest(path: Path) -> str:
 
 
 def _package_files(module: str) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of every file of the package that an import of `module` finds, or of the module alone."""
+    """Yield name and path of every file in the package that has `module`; only the module's if it has no package."""
     first, *rest = module.split(".")
     spec, depth = _spec(first), [first]
-    while spec is not None and spec.origin is None and rest:  # a namespace, which others may share
+    while (
+        spec is not None and spec.origin is None and rest
+    ):  # a namespace, which other distributions may share
         depth.append(rest.pop(0))
         spec = PathFinder.find_spec(".".join(depth), list(spec.submodule_search_locations or ()))
     if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
@@ -202,11 +206,11 @@ def _package_files(module: str) -> Iterator[tuple[str, Path]]:
 
 
 def _files_below(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
-    """Yield what may be imported, also behind links to folders; a link to a folder above is left out.
+    """Yield files that may be imported. Links to folders are followed, except to folders above, which would not end.
 
     Args:
-        folder: where to look.
-        above: the real paths of the folders on the way here.
+        folder: the folder to search.
+        above: the real paths of the folders above it.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -233,7 +237,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _recorded_files(distribution: Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield what RECORD lists, less metadata, scripts and compiled files, which installers write as they like."""
+    """Yield the files in RECORD, without metadata, scripts and compiled files, which depend on the installer."""
     for file in distribution.files or ():
         name = file.as_posix()
         inner = name.partition("/")[0].endswith((".dist-info", ".egg-info"))

@@ -1,4 +1,4 @@
-"""What is installed: every entry point in the group `stratagem`, and what its module says."""
+"""The installed plugins: every entry point in the group `stratagem`, with its components and commands."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from stratagem.plugin.origin import Origin
 
 @dataclass(frozen=True)
 class Installed:
-    """A plugin that is installed."""
+    """An installed plugin."""
 
     origin: Origin
     value: str
-    """Its entry point's value: where its module is."""
+    """Its entry point's value, which names its module."""
     components: tuple[Component, ...] = ()
     has_commands: bool = False
     error: BaseException | None = None
-    """Why it can't be loaded; it has neither components nor commands then."""
+    """Why it can't be loaded; None if it can. A broken plugin has neither components nor commands."""
 
     def add_commands(self, cli: Any) -> None:
-        """Let it add its commands to a click group; raises whatever its `stratagem_commands` raises."""
+        """Add its commands to a click group. It raises the errors of the plugin's `stratagem_commands`."""
         with redirect_stdout(sys.stderr), _hooks_of(_named(self.value)) as hooks:
             hooks.stratagem_commands(cli=cli)
 
 
 def installed_plugins() -> tuple[Installed, ...]:
-    """All plugins, in the order of their entry points; modules are imported where no records are cached.
+    """Return all plugins, in the order of their entry points. Modules are imported if their records aren't cached.
 
     Raises:
-        LockError: they aren't those of the lock file that STRATAGEM_LOCKED names; no module has been imported then.
+        LockError: the plugins aren't those of the lock file in STRATAGEM_LOCKED. No module has been imported then.
     """
     require_locked()
     return _read()
@@ -64,15 +64,15 @@ def _read() -> tuple[Installed, ...]:
 
 
 def forget_installed() -> None:
-    """Read the entry points again at the next look: after an install in a running process."""
+    """Clear caches, so that entry points are read again: after an install in a running process."""
     _read.cache_clear()
     refuse_unlocked.cache_clear()
 
 
 def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
-    """Yield, for every plugin with commands, what lets it add them to a click group.
+    """Yield the origin of every plugin with commands, and a function that adds them to a click group.
 
-    That raises whatever the plugin's `stratagem_commands` raises.
+    The function raises the errors of the plugin's `stratagem_commands`.
     """
     for plugin in installed_plugins():
         if plugin.has_commands:
@@ -81,14 +81,14 @@ def command_plugins() -> Iterator[tuple[Origin, Callable[[Any], None]]]:
 
 def _load(origin: Origin, value: str) -> Installed:
     try:
-        # What a plugin prints would stand in the JSON that a command of ours prints.
+        # Otherwise a plugin's output would be mixed with the JSON that our commands print.
         with redirect_stdout(sys.stderr), _hooks_of(_named(value)) as hooks:
             answers = hooks.stratagem_components()
             has_commands = bool(hooks.stratagem_commands.get_hookimpls())
         components = [component for answer in answers for component in answer]
         wrong = [component for component in components if not isinstance(component, Component)]
         if wrong:
-            raise TypeError(f"stratagem_components returned {wrong[0]!r}, which is no Component")
+            raise TypeError(f"stratagem_components returned {wrong[0]!r}, which isn't a Component")
     except (Exception, SystemExit) as error:
         # A vendor library may raise anything at import, and even call sys.exit.
         return Installed(origin, value, error=error)
@@ -96,7 +96,7 @@ def _load(origin: Origin, value: str) -> Installed:
 
 
 def _named(value: str) -> Any:
-    """Import what an entry point's value names: "module", or "module:attribute", perhaps with "[extras]"."""
+    """Import the object of an entry point's value: "module", or "module:attribute", perhaps with "[extras]"."""
     module, _, attribute = value.partition("[")[0].replace(" ", "").partition(":")
     found = import_module(module)
     return attrgetter(attribute)(found) if attribute else found
@@ -115,7 +115,7 @@ def _from_cache(entry: Entry) -> Installed:
 
 @contextmanager
 def _hooks_of(module: Any) -> Iterator[Any]:
-    """Hooks that one plugin alone implements: a call can't be broken by another."""
+    """Yield hooks that only this plugin implements, so that other plugins can't break a call."""
     manager = _manager()
     try:
         manager.register(module)
@@ -123,7 +123,7 @@ def _hooks_of(module: Any) -> Iterator[Any]:
         yield manager.hook
         manager.unregister(module)
     except BaseException:
-        _manager.cache_clear()  # what of a broken plugin has been registered is unknown
+        _manager.cache_clear()  # it isn't known which hooks of a broken plugin are registered
         raise
 
 

@@ -1,8 +1,8 @@
-"""Component records kept between processes, so that 200 plugins don't cost 200 imports per command.
+"""A cache of component records between processes, so that 200 plugins don't cost 200 imports per command.
 
-What is kept counts as long as nothing that it was read from has changed: the folders on `sys.path` list the same
-distributions, whose metadata are the same files, and so are the sources of the plugins' modules. A plugin whose
-records may depend on anything else (see `record_sources`) is imported every time, as all are without a cache.
+The cache is valid as long as its sources don't change: the distributions in the folders on `sys.path`, their metadata
+files, and the sources of the plugins' modules. A plugin whose records may depend on anything else (see
+`record_sources`) is imported every time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stratagem.plugin.component import Capabilities, Component
 from stratagem.plugin.origin import Origin
 
 SETTLED_S = 2.0
-"""Files that are younger when they are read may change again without another time: nothing is kept of them."""
+"""Nothing is cached if a file is younger than this: it may change again and keep the same modification time."""
 MOST_FILES = 32
-"""One per Python and `sys.path`; the oldest go first."""
+"""Maximum number of cache files, one per Python and `sys.path`. The oldest are deleted first."""
 
 _METADATA = (".dist-info", ".egg-info", "EGG-INFO")
 _METADATA_FILES = ("entry_points.txt", "METADATA", "PKG-INFO")
@@ -32,21 +32,20 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry point, and what is known of it."""
+    """An entry point and its records."""
 
     origin: Origin
     value: str
-    """Where its module is."""
+    """The entry point's value, which names its module."""
     components: tuple[Component, ...] | None
-    """None where they aren't cached: it has to be imported."""
+    """None if they aren't cached, so that the module must be imported."""
     has_commands: bool
 
 
 class RecordCache:
-    """The cache of this Python with this `sys.path`; made before anything is read of the plugins.
+    """The cache of this Python with this `sys.path`. Create it before anything is read from plugins.
 
-    Whatever is wrong with its folder or its file, there is no cache then, and no error. STRATAGEM_NO_CACHE turns
-    it off.
+    If its folder or its file has a problem, there is no cache, and no error. STRATAGEM_NO_CACHE turns it off.
     """
 
     def __init__(self) -> None:
@@ -55,7 +54,7 @@ class RecordCache:
         self._path = None if os.environ.get("STRATAGEM_NO_CACHE") or _other_finders() else _path()
 
     def read(self) -> list[Entry] | None:
-        """Return what is kept, or None where there is nothing, or where anything has changed."""
+        """Return the cached entries, or None if there are none or their sources have changed."""
         import json
 
         if self._path is None:
@@ -74,7 +73,7 @@ class RecordCache:
             return None
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Keep what was just read of all entry points."""
+        """Cache all entries, which were read just now."""
         import json
 
         if self._path is None:
@@ -97,7 +96,7 @@ class RecordCache:
         return self._newest < self._began - SETTLED_S
 
     def _installed(self, packages: Iterable[str]) -> list[Any]:
-        """What `sys.path` lists of distributions, and of modules called like a plugin's package."""
+        """Return the names of distributions, and of modules named like a plugin's package, that are on `sys.path`."""
         wanted = frozenset(packages)
         listed: list[str] = []
         files: list[str] = []
@@ -106,7 +105,7 @@ class RecordCache:
             try:
                 names = sorted(os.listdir(folder))
             except OSError:
-                # A zip file, or nothing: what it contains changes with its own state.
+                # A zip file, or nothing: the state of the file covers its content.
                 files.append(folder)
                 continue
             for name in names:
@@ -122,7 +121,7 @@ class RecordCache:
         return dict(zip(files, self._states(files)))
 
     def _states(self, files: Iterable[str]) -> list[list[int] | None]:
-        """What changes when a file does, for each; None for one that isn't there."""
+        """Return the times, size and inode of each file, which change with its content; None for a missing file."""
         states: list[list[int] | None] = []
         for file in files:
             try:
@@ -136,7 +135,7 @@ class RecordCache:
 
 
 def _other_finders() -> bool:
-    """Whether distributions may come from elsewhere than the folders on `sys.path`."""
+    """Whether distributions may come from other places than the folders on `sys.path`."""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     return any(
         getattr(finder, "__module__", type(finder).__module__) not in _PATH_FINDERS for finder in finders
@@ -161,11 +160,11 @@ def _trusted_text(path: str) -> str:
     """Read a file that no other user can have written.
 
     Raises:
-        OSError: there is none, or another user could have written or placed it.
+        OSError: there is no such file, or another user could have written or placed it.
     """
     _refuse_foreign(os.lstat(os.path.dirname(path)))
     with open(path, encoding="utf-8") as file:
-        # The file that is open: another may have come to its path by now.
+        # Check the open file, because another file may have replaced it at the path.
         _refuse_foreign(os.fstat(file.fileno()))
         return file.read()
 
@@ -198,8 +197,8 @@ def _replace(path: str, text: str) -> None:
 
 
 def _rows(entries: Sequence[Entry]) -> tuple[list[dict[str, Any]], set[str]]:
-    """Return what is kept of all entry points, and the files that it depends on."""
-    from stratagem.installed.record_sources import sources_of  # parses sources: only where a cache is written
+    """Return the JSON rows of all entry points, and the files on which they depend."""
+    from stratagem.installed.record_sources import sources_of  # only needed to write a cache
 
     rows, files = [], set()
     for entry in entries:
@@ -217,7 +216,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     if entry.components is not None and all(map(_is_plain, entry.components)):
         components = json.loads(json.dumps([_plain_fields(each) for each in entry.components]))
         if [_component(row, entry.origin) for row in components] != list(entry.components):
-            components = None  # as tuples in presets, or numbers that JSON doesn't have
+            components = None  # such as tuples in presets, or numbers that JSON doesn't have
     return {
         "origin": list(vars(entry.origin).values()),
         "value": entry.value,
@@ -233,7 +232,7 @@ def _plain_fields(component: Component) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON gives back what it was given, of the same types."""
+    """Whether a value consists of types that a round trip through JSON can restore."""
     if type(value) in (Component, Capabilities):
         return all(_is_plain(getattr(value, each.name)) for each in fields(value) if each.compare)
     if type(value) is dict:

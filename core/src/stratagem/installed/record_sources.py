@@ -1,4 +1,4 @@
-"""The files that a plugin's records depend on, found from its module's source."""
+"""Finds the files on which a plugin's records depend, from its module's source."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from collections.abc import Iterable
 _PURE = frozenset(
     ("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "types", "typing")
 )
-"""Modules of Python from which nothing gets into records that differs from process to process."""
+"""Modules of Python that put nothing into records which differs between processes."""
 _DEFINING = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 _READING = frozenset(("open", "__import__", "exec", "eval", "input", "import_module", "importlib"))
 _LAZY = ("importlib", "importlib.import_module")
-"""For the `__getattr__` of a package that imports its names when they are asked for, and nowhere else."""
+"""Allowed only in the `__getattr__` of a package that imports its names when they are used."""
 
 
 def sources_of(value: str) -> set[str] | None:
-    """Return the files, and their folders, that decide what an entry point's module gives; it has been imported.
+    """Return the files, and their folders, that determine the records of an entry point's module.
 
-    None where anything else may decide, or where importing the module may do more than define what is asked for: if
-    it, or a module of its package that it imports, imports more than stratagem and a few pure modules of
-    Python, opens files, or has other statements than definitions.
+    The module must have been imported. The result is None if other files may matter, too, or if importing the module
+    may do more than define names. That is so if the module, or a module of its package that it imports, does one of
+    these: it imports more than stratagem and a few pure modules of Python, opens files, or has statements other than
+    definitions.
     """
     start = value.partition("[")[0].partition(":")[0].strip()
     own = start.partition(".")[0]
@@ -63,7 +64,7 @@ def sources_of(value: str) -> set[str] | None:
 
 
 def _run_at_import(tree: ast.Module) -> list[ast.stmt]:
-    """Return a module's statements, without those for type checkers."""
+    """Return a module's top-level statements, without those for type checkers."""
     statements: list[ast.stmt] = []
     for statement in tree.body:
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
@@ -83,7 +84,7 @@ def _is_getattr(statement: ast.stmt) -> bool:
 
 
 def _read_elsewhere(nodes: Iterable[ast.AST]) -> bool:
-    """Whether files may be read, or modules imported whose names the source doesn't say."""
+    """Whether the code may read files, or import modules whose names aren't in the source."""
     return any(
         (isinstance(node, ast.Name) and node.id in _READING)
         or (isinstance(node, ast.alias) and node.asname and node.name in _READING)  # used by another name
@@ -92,15 +93,15 @@ def _read_elsewhere(nodes: Iterable[ast.AST]) -> bool:
 
 
 def _comes_lazily(name: str) -> bool:
-    """Whether a name that is imported from a package may be made by its `__getattr__`, out of unknown files.
+    """Whether a name that is imported from a package may come from its `__getattr__`, and so from unknown files.
 
-    A name that the package has by now may have been made so, too.
+    That is possible even if the package has the name by now.
     """
     return hasattr(sys.modules.get(name.rpartition(".")[0]), "__getattr__")
 
 
 def _imports(nodes: Iterable[ast.AST], package: str) -> list[str]:
-    """Names of all modules that are imported, and of what may be one."""
+    """Return the names of all imported modules, including imported names that may be modules."""
     found: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Starting the processes of a run: the protocol, and a launcher that starts none."""
+"""Starts the processes of a run: the protocol, and a launcher that starts none."""
 
 from __future__ import annotations
 

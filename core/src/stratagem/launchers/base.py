@@ -1,4 +1,4 @@
-"""`Launcher`: starts the processes of a run; the answer to the `launch` hook."""
+"""`Launcher`: starts the processes of a run; the result of the `launch` hook."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ StartMethod = Literal["forkserver", "spawn", "popen", "fork"]
 START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
 """How a node's workers may be started."""
 RUN_SECRET_VARIABLE = "STRATAGEM_RUN_SECRET"
-"""The run's secret, the same on all nodes. A variable, since other users can read a command's flags."""
+"""Environment variable with the run's secret, the same on all nodes. It isn't a flag, because other users can read a
+command's flags."""
 
 
 def check_start_method(given: str, allowed: Sequence[str] = START_METHODS) -> str:
-    """Return how workers are to be started.
+    """Check how workers are started, and return it.
 
     Args:
         given: the user's value.
@@ -34,17 +35,17 @@ def check_start_method(given: str, allowed: Sequence[str] = START_METHODS) -> st
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker does: call `function(*args)`.
+    """The work of every worker: a call of `function(*args)`.
 
-    Unless workers are forked from the launching process, it is pickled once.
+    The task is pickled once, unless workers are forked from the launching process.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     may_exit: bool = False
-    """Whether a rank may end by `sys.exit(0)`, as a script does; otherwise either all ranks do, or none."""
+    """Whether single ranks may end by `sys.exit(0)`, as in a script. Otherwise all ranks must, or none."""
     preload: tuple[str, ...] = ()
-    """Modules that the fork server imports in addition to the plan's; those of the function, for a start."""
+    """Modules that the fork server imports in addition to the plan's, such as the function's module."""
     notice: Callable[[Sequence[str]], None] | None = None
     """Called in the launching process with the names of functions and classes that are pickled by value."""
 
@@ -57,9 +58,9 @@ class LaunchPlan:
     num_nodes: int = 1
     """The maximum, if the number of nodes may change."""
     min_nodes: int | None = None
-    """The minimum with which the run goes on; `num_nodes` when None."""
+    """The minimum with which the run continues; `num_nodes` when None."""
     node_unit: int = 1
-    """If the number of nodes may change, a multiple of this takes part; further nodes wait until the number
+    """If the number of nodes may change, a multiple of this takes part. Further nodes wait until the number
     changes."""
     node_rank: int | None = None
     rdzv_endpoint: str | None = None
@@ -67,18 +68,18 @@ class LaunchPlan:
     rdzv_conf: dict[str, str] = field(default_factory=dict)
     """Settings of the rendezvous, under torch's names."""
     run_id: str | None = None
-    """Name of the run, the same on all its nodes; needed where a rendezvous serves several runs. Its
-    ranks authenticate each other by it, so keep it unguessable and private."""
+    """Name of the run, the same on all its nodes. It is needed if a rendezvous serves several runs. Ranks
+    authenticate each other by it, so keep it unguessable and private."""
     start_method: str = "forkserver"
     """forkserver, spawn, popen or fork."""
     max_restarts: int = 0
     preload: tuple[str, ...] = ("torch", COMPILER)
-    """Modules that the fork server imports once per node. The second would be imported by
-    the first step of an optimizer, in every rank."""
+    """Modules that the fork server imports once per node. Without that, an optimizer's first step would import the
+    second one in every rank."""
     environ: dict[str, str] = field(default_factory=dict)
-    """Variables set in every worker in addition to the launcher's own, as by `Environment.complete_plan`."""
+    """Variables for every worker in addition to the launcher's own, such as from `Environment.complete_plan`."""
     log_dir: str | None = None
-    """Where each rank's output is kept as `attempt_N/RANK/{stdout,stderr}.log`; None keeps none."""
+    """Folder for each rank's output, as `attempt_N/RANK/{stdout,stderr}.log`; None keeps none."""
 
     @property
     def is_single_node(self) -> bool:
@@ -97,25 +98,25 @@ class LaunchPlan:
 
 
 class Launcher(ABC):
-    """Runs a task in every rank and supervises."""
+    """Runs a task in every rank, and supervises the ranks."""
 
     in_process: bool = False
-    """Whether the task runs in the calling process, so that what it changes is seen by the caller."""
+    """Whether the task runs in the calling process, so that the caller sees its changes to objects."""
     worker_environment: str | None = None
-    """Name of the environment that the workers find themselves in; None means the caller's own."""
+    """Name of the workers' environment; None means the caller's own."""
 
     keeps_output: bool = False
-    """Whether what workers print is kept in `LaunchPlan.log_dir`; where it isn't, a run that names one is refused."""
+    """Whether the output of workers is kept in `LaunchPlan.log_dir`. If not, a run with a `log_dir` is refused."""
 
     @classmethod
     def preload(cls, modules: Sequence[str]) -> None:
-        """Prepare for a launch that is likely; by default, do nothing.
+        """Prepare for a launch that is likely. By default, do nothing.
 
-        Called in the launching process, perhaps long before `launch`, and perhaps without one. Returns at
-        once, and imports nothing that takes long.
+        Called in the launching process, perhaps long before `launch`, and perhaps without one. It must return at
+        once, and must not import anything slow.
 
         Args:
-            modules: names of what every worker is going to import.
+            modules: names of the modules that every worker will import.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""`InProcessLauncher`: for one process, or where something else made the processes."""
+"""`InProcessLauncher`: for a single process, or if another launcher has made the processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stratagem.launchers.base import Launcher, Task
 
 
 class InProcessLauncher(Launcher):
-    """Calls the task in the calling process; its errors come out as they are."""
+    """Calls the task in the calling process. It doesn't wrap errors of the task."""
 
     in_process = True
 

@@ -1,4 +1,4 @@
-"""How many machines take part: a number, or the minimum and the maximum, as "1:4"."""
+"""The number of machines that take part: a number, or a minimum and a maximum, such as "1:4"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NodeCount = Union[int, str]
 
 @dataclass(frozen=True)
 class Nodes:
-    """The minimum of machines that a run goes on with, and the maximum that it takes."""
+    """The smallest number of machines with which a run continues, and the largest number that it uses."""
 
     min: int
     max: int
@@ -37,35 +37,35 @@ def parse_num_nodes(asked: NodeCount) -> Nodes:
     """Read a number of machines.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it isn't a number of machines.
     """
     parts = _text_of(asked).split(":")
     numbers = [int(part) for part in parts if re.fullmatch(r"\s*[0-9]{1,7}\s*", part)]
     if isinstance(asked, bool) or len(parts) > 2 or len(numbers) != len(parts):
         raise ConfigError(
-            f"num_nodes={short(asked)} is no number of machines: give one of at most 7 digits, or MIN:MAX as 1:4"
+            f"num_nodes={short(asked)} is not a number of machines: give one of at most 7 digits, or MIN:MAX as 1:4"
         )
     least, most = numbers[0], numbers[-1]
     if least < 1:
         raise ConfigError(f"num_nodes={asked!r} begins at {least} machines: at least 1 must take part")
     if most < least:
         raise ConfigError(
-            f"num_nodes={asked!r} has its minimum after its maximum: write the smaller number first, "
+            f"num_nodes={asked!r} has a minimum that is larger than its maximum: write the smaller number first, "
             f"as {most}:{least}"
         )
     return Nodes(least, most)
 
 
 def node_unit(nodes: Nodes, rank_unit: int, processes_per_node: int) -> int:
-    """Return how many machines at a time can join or leave a run whose number of ranks isn't arbitrary.
+    """Return how many machines must join or leave a run at a time, if the number of ranks must be a multiple.
 
     Args:
         nodes: the minimum and the maximum.
-        rank_unit: the number of ranks is a multiple of this.
+        rank_unit: the number of ranks must be a multiple of this.
         processes_per_node: ranks on each machine.
 
     Raises:
-        ConfigError: the minimum or the maximum is no multiple of it.
+        ConfigError: the minimum or the maximum isn't a multiple of the result.
     """
     unit = rank_unit // gcd(rank_unit, processes_per_node)
     if nodes.min % unit or nodes.max % unit:
@@ -79,25 +79,25 @@ def node_unit(nodes: Nodes, rank_unit: int, processes_per_node: int) -> int:
 
 
 def node_count(text: str) -> NodeCount:
-    """Check a number of machines that was written somewhere, and return it as `RunConfig` has it.
+    """Check a number of machines that is a text, and return it as `RunConfig` has it.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it isn't a number of machines.
     """
     parse_num_nodes(text)
     return int(text) if text.strip().isdecimal() else text
 
 
 def refuse_unused_rendezvous(config: RunConfig, plan: LaunchPlan, is_launched: bool) -> None:
-    """Refuse settings of a rendezvous that a run doesn't have, or has no library for.
+    """Refuse settings of a rendezvous if a run has none, or if the rendezvous's library is missing.
 
     Args:
-        config: of the run.
-        plan: made from it.
-        is_launched: whether something else has made the processes.
+        config: the run's configuration.
+        plan: the plan that was made from it.
+        is_launched: whether another launcher has made the processes.
 
     Raises:
-        ConfigError: says which to leave out, or what to install.
+        ConfigError: says which setting to leave out, or what to install.
     """
     if is_launched or plan.num_nodes == 1:
         asked = {
@@ -141,7 +141,7 @@ def _text_of(asked: NodeCount) -> str:
 
 
 def parse_rdzv_conf(text: str | None) -> dict[str, str]:
-    """Read "KEY=VALUE,KEY=VALUE", settings of the rendezvous in torch's words.
+    """Read "KEY=VALUE,KEY=VALUE": settings of the rendezvous, by torch's names.
 
     Raises:
         ConfigError: it can't be read.

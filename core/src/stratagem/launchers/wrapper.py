@@ -1,4 +1,4 @@
-"""`LauncherWrapper`: the base of what a wrapper of the hook `launch` returns."""
+"""`LauncherWrapper`: the base class for results of wrappers of the `launch` hook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LauncherWrapper(Launcher):
     """Forwards every call to `inner`; a subclass overrides what it changes.
 
     Args:
-        inner: what the wrapped implementation answered with.
+        inner: the result of the wrapped implementation.
     """
 
     def __init__(self, inner: Launcher) -> None:

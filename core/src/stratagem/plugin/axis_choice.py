@@ -1,4 +1,4 @@
-"""An expression of axes, as shard=2+tensor=2: its terms, and what each came to."""
+"""Expressions of axes, such as shard=2+tensor=2: their terms, and the axes that these name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stratagem.plugin.component import Component
 
 AxisSize = Union[int, str]
-"""A number of ranks, or "auto": what the other axes leave."""
+"""A number of ranks, or "auto" for all ranks that the other axes leave."""
 
 EXAMPLE = "shard=2+tensor=2"
 
@@ -24,7 +24,7 @@ class AxisChoice:
     component: Component
     """The axis."""
     size: AxisSize
-    """How many ranks it has."""
+    """Its number of ranks."""
 
 
 def is_expression(name: str) -> bool:
@@ -33,9 +33,9 @@ def is_expression(name: str) -> bool:
 
 
 def axis_terms(expression: str) -> Sequence[tuple[str, AxisSize]]:
-    """Return the terms of an expression: names, as "shard" or "DISTRIBUTION:shard", and sizes.
+    """Return the terms of an expression: names, such as "shard" or "DISTRIBUTION:shard", and sizes.
 
-    A term without a size has "auto".
+    A term without a size has the size "auto".
 
     Raises:
         ConfigError: a term isn't NAME=SIZE.
@@ -44,20 +44,22 @@ def axis_terms(expression: str) -> Sequence[tuple[str, AxisSize]]:
 
 
 def check_axis_size(name: str, size: object) -> AxisSize:
-    """Return a size of an axis, if it is one.
+    """Check the size of an axis, and return it.
 
     Args:
         name: of the axis.
-        size: a positive whole number, as a text also, or "auto".
+        size: a positive whole number, which may be a text, or "auto".
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: `size` is something else.
     """
     if isinstance(size, str) and size.isdecimal():
         size = int(size)
     is_number = isinstance(size, int) and not isinstance(size, bool) and size > 0
     if not isinstance(size, (int, str)) or not (size == "auto" or is_number):
-        raise ConfigError(f"{name}={size!r} is no number of ranks: give a positive whole number, or 'auto'")
+        raise ConfigError(
+            f"{name}={size!r} is not a number of ranks: give a positive whole number, or 'auto'"
+        )
     return size
 
 

@@ -1,4 +1,4 @@
-"""What a distribution declares of each component it offers, without importing torch or a vendor library."""
+"""A distribution's declarations of its components, without importing torch or a vendor library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem.errors import BrokenPluginError
 from stratagem.plugin.origin import Origin
 
 API_VERSION = 1
-"""Version of the plugin API: the hooks, their requests and the protocols of their answers."""
+"""Version of the plugin API: the hooks, their requests and the protocols of their results."""
 
 Kind = Literal[
     "strategy",
@@ -28,7 +28,7 @@ Kind = Literal[
     "model",
     "data",
 ]
-"""What a component is. An "axis" is a parallelism that is composed with others. A "model" or "data" makes a module
+"""Kinds of components. An "axis" is a parallelism that is composed with others. A "model" or "data" makes a module
 or data from a text, and its name is the text's scheme."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds, in the order of listings."""
@@ -49,7 +49,7 @@ FEATURES: Mapping[str, str] = {
     "several_devices": "several devices in one process",
     "whole_optimizer": "an optimizer that needs whole tensors, or all gradients at once",
 }
-"""The vocabulary of `Capabilities.features`; anything else is refused when it is declared."""
+"""Allowed names in `Capabilities.features`, with descriptions for messages."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class Capabilities:
     """What a component can do; checked before anything is launched."""
 
     accelerators: tuple[str, ...] = ("*",)
-    """For a strategy or a precision: names of the accelerators it works with; "*" is any."""
+    """For a strategy or a precision: names of supported accelerators. "*" matches any name."""
     precisions: tuple[str, ...] = ("*",)
-    """Names of the precisions it works with; "*" is any, and "float8*" any name with this prefix."""
+    """Names of supported precisions. "*" matches any name, and "float8*" any name with this prefix."""
     processes: Literal["per-device", "per-node", "one"] = "one"
-    """For a strategy: how many processes it wants."""
+    """For a strategy: how many processes it needs."""
     start_methods: tuple[str, ...] = ("forkserver", "spawn", "popen", "fork")
     """For a strategy: start methods that it supports."""
     features: frozenset[str] = frozenset()
     """Names from `FEATURES` that it has."""
     strategies: tuple[str, ...] = ("*",)
-    """For an accelerator: names of the strategies that can use its devices; "*" is any."""
+    """For an accelerator: names of the strategies that can use its devices. "*" matches any name."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.features) - set(FEATURES))
@@ -77,49 +77,49 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Component:
-    """One strategy, accelerator or other part that a distribution offers.
+    """One strategy, accelerator or other component that a distribution offers.
 
     A record is cheap: `target` is only imported once the component has been selected.
     """
 
     kind: Kind
-    """What it is: a name from `KINDS`."""
+    """Its kind, a name from `KINDS`."""
     name: str
-    """What users write, as in `--strategy NAME`, or NAME:TEXT for a "model" or "data"."""
+    """The name that users write, as in `--strategy NAME`, or NAME:TEXT for a "model" or "data"."""
     target: str
-    """Where its class is, as "package.module:Class"; its first argument is the text for a "model" or "data"."""
+    """Its class, as "package.module:Class". For a "model" or "data", the class's first argument is the text."""
     summary: str
     """One line for `stratagem strategies` and its siblings."""
     aliases: tuple[str, ...] = ()
     """Other names for it."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Names that stand for it with keyword values, as ddp_spawn is ddp with start_method="spawn"."""
+    """Names that stand for it with keyword values: ddp_spawn is ddp with start_method="spawn"."""
     capabilities: Capabilities = Capabilities()
-    """What it can do; the kit tries what is declared, and users are refused the rest."""
+    """What it can do. The conformance kit tests declared capabilities; users get an error for all others."""
     priority: int = 0
-    """Among those that can run here, "auto" takes the highest."""
+    """Among components that can run here, "auto" takes the one with the highest priority."""
     automatic: bool = True
     """For an accelerator: whether "auto" may take it. A device for tests is used only by name."""
     api_version: int = API_VERSION
-    """The `API_VERSION` it was written for; a newer one than the core's is refused."""
+    """The `API_VERSION` for which it was written. A component for a newer version than the core's is refused."""
     requires: tuple[str, ...] = ()
-    """Importable modules it can't run without, as ("deepspeed",)."""
+    """Modules that must be importable for it to run, such as ("deepspeed",)."""
     install_hint: str = ""
-    """What to type when something in `requires` is missing."""
+    """The command to type if a module of `requires` is missing."""
     composes_axes: bool = False
-    """For a strategy: an expression of axes, as shard=2+tensor=2, stands for it. Its constructor gets them as
+    """For a strategy: whether expressions of axes, such as shard=2+tensor=2, select it. Its constructor gets them as
     `axes`, each an `AxisChoice`."""
     launcher_variables: tuple[str, ...] = ()
-    """For an environment: its launcher's variables that show that there are several processes, as MPI's size."""
+    """For an environment: its launcher's variables that show that there are several processes, such as MPI's size."""
     preload: tuple[str, ...] = ()
-    """Modules that workers import in addition to that of `target`; a fork server imports them once per node."""
+    """Modules that workers import in addition to that of `target`. A fork server imports them once per node."""
     conformance: str = ""
-    """Where its subject for `stratagem conformance` is, as "package.module:SUBJECT", or a mapping with
-    subjects for its own name and some presets; where there is none, the kit makes one from the name."""
+    """Its subject for `stratagem conformance`, as "package.module:SUBJECT", which may also be a mapping with subjects
+    for its own name and some presets. If empty, the kit makes a subject from the name."""
     origin: Origin = field(default=Origin("nowhere", "0", ""), compare=False)
-    """Where it comes from; the catalogue sets it."""
+    """The distribution that offers it; the catalogue sets it."""
     options: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Keyword values of the preset under whose name it was looked up; the catalogue sets it."""
+    """Keyword values of the preset with whose name it was looked up; the catalogue sets it."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -131,22 +131,22 @@ class Component:
             )
 
     def names(self) -> tuple[str, ...]:
-        """All names it answers to: its own, its aliases, its presets."""
+        """Return all its names: its own, its aliases, its presets."""
         return (self.name, *self.aliases, *self.presets)
 
     def modules(self) -> tuple[str, ...]:
-        """Modules that a worker imports for it."""
+        """Return the modules that a worker imports for it."""
         return (self.target.partition(":")[0], *self.preload)
 
     def missing(self) -> list[str]:
-        """Return what of `requires` can't be imported here."""
+        """Return the modules of `requires` that can't be imported here."""
         return [module for module in self.requires if not _is_installed(module)]
 
     def refuse_missing(self) -> None:
-        """Refuse it where it lacks a library.
+        """Refuse a component whose library is missing.
 
         Raises:
-            BrokenPluginError: says which, and how to get it.
+            BrokenPluginError: names the library, and how to install it.
         """
         if missing := self.missing():
             hint = self.install_hint or f"pip install {' '.join(missing)}"
@@ -156,10 +156,10 @@ class Component:
             )
 
     def load(self) -> Any:
-        """Import and return what `target` names.
+        """Import and return the object that `target` names.
 
         Raises:
-            BrokenPluginError: it lacks a library, or can't be imported; the original error is the cause.
+            BrokenPluginError: a library is missing, or the import failed; the original error is the cause.
         """
         self.refuse_missing()
         try:
@@ -179,7 +179,7 @@ def _is_installed(module: str) -> bool:
 
 
 def imported(target: str) -> Any:
-    """Import what "package.module:name" names."""
+    """Import the object that "package.module:name" names."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 

@@ -1,4 +1,4 @@
-"""`forwards`: forwards a wrapper's public members to the object it wraps, without listing each one."""
+"""`forwards`: forwards a wrapper's public members to the wrapped object, without listing each one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T", bound=type)
 
 
 def forwards(wrapper: T) -> T:
-    """Give a class each public member of its base, taken from its `inner`; what it defines itself stays.
+    """Give a class all public members of its base, forwarded to `inner`. Members that it defines itself are kept.
 
-    Methods have the base's signatures and docstrings. Properties and attributes are those of `inner` as they are
-    when they are read; one that is set on a wrapper wins there.
+    Methods have the base's signatures and docstrings. Properties and attributes are read from `inner` each time. An
+    attribute that is set on a wrapper is read from the wrapper.
     """
     base = wrapper.__base__
     for name in {**vars(base), **vars(base).get("__annotations__", {})}:

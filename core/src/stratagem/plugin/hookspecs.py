@@ -1,9 +1,9 @@
 """All hooks, in one file: this is the whole extension surface of Stratagem.
 
-A run has five hooks. Each is answered once, with an object that the loop then calls. Nothing here
-runs per step: a hook call costs about 3 µs, a method call 0.05 µs.
+A run has five hooks. Each returns an object, and the loop then calls the object's methods. No hook runs per step: a
+hook call costs about 3 µs, a method call 0.05 µs.
 
-To change what another plugin answers, wrap its hook::
+To change the object that another plugin returns, wrap its hook::
 
     class Tracing:
         @stratagem.hookimpl(wrapper=True)
@@ -44,37 +44,38 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 class RunHooks:
     """The five hooks of a run, in the order in which they are called.
 
-    One implementation answers a hook; wrappers go around it. Of two wrappers of one hook the later one is around the
-    earlier one: selected components come first, then `plugins=[...]` in the order of that list. A wrapper that must
-    be outermost says so by `@hookimpl(wrapper=True, tryfirst=True)`, one that must be innermost by `trylast=True`.
+    A hook has one implementation, and any number of wrappers around it. Of two wrappers, the later one is around the
+    earlier one: selected components come first, then `plugins=[...]` in the order of that list. Use
+    `@hookimpl(wrapper=True, tryfirst=True)` for a wrapper that must be outermost, and `trylast=True` for one that
+    must be innermost.
 
-    To see what hooks answer, wrap them and print: `print(f"reduce: {collectives}")` after the `yield`. A run calls
+    To see the results of hooks, wrap them and print: `print(f"reduce: {collectives}")` after the `yield`. A run calls
     each hook once per process, and `setup` once per module, so that this prints a few lines.
     """
 
     @hookspec(firstresult=True)
     def launch(self, request: LaunchRequest) -> Launcher:  # type: ignore[empty-body]  # pluggy calls only implementations
-        """Answer with the `Launcher` that makes this run's processes.
+        """Return the `Launcher` that starts this run's processes.
 
         Called in the launching process only, before any worker exists.
 
         Args:
-            request: the number of processes, how to start them, and what this process finds around it.
+            request: the number of processes, how to start them, and the environment of this process.
         """
 
     @hookspec(firstresult=True)
     def reduce(self, request: ReduceRequest) -> Collectives:  # type: ignore[empty-body]  # pluggy calls only implementations
-        """Answer with the `Collectives` through which the ranks talk; opens the process group.
+        """Open the process group, and return the `Collectives` through which ranks communicate.
 
         Called in every worker, after its device has been set up. Collective.
 
         Args:
-            request: this process's place among all, and its device.
+            request: this process's rank, and its device.
         """
 
     @hookspec(firstresult=True)
     def precision(self, request: PrecisionRequest) -> Precision:  # type: ignore[empty-body]  # pluggy calls only implementations
-        """Answer with the `Precision` that converts, autocasts and scales.
+        """Return the `Precision` that converts, autocasts and scales.
 
         Called in every worker.
 
@@ -84,17 +85,17 @@ class RunHooks:
 
     @hookspec(firstresult=True)
     def setup(self, request: SetupRequest) -> Prepared:  # type: ignore[empty-body]  # pluggy calls only implementations
-        """Answer with the `Prepared` module and optimizers: all that the loop calls per step.
+        """Return the `Prepared` module and optimizers, which have all methods that the loop calls per step.
 
         Called in every worker, once per module that is trained or evaluated. Collective.
 
         Args:
-            request: the module, a factory for its optimizers, and what the loop is going to do.
+            request: the module, a factory for its optimizers, and what the loop will do.
         """
 
     @hookspec(firstresult=True)
     def checkpoint(self, request: CheckpointRequest) -> Checkpointer:  # type: ignore[empty-body]  # pluggy calls only implementations
-        """Answer with the `Checkpointer` that saves and opens checkpoints.
+        """Return the `Checkpointer` that saves and opens checkpoints.
 
         Called in every worker. Collective.
 
@@ -104,17 +105,17 @@ class RunHooks:
 
 
 class CommandGroup(Protocol):
-    """The click group that `stratagem_commands` is given."""
+    """The click group that `stratagem_commands` gets."""
 
     def add_command(self, cmd: Any, name: str | None = None) -> None:
         """Add a `click.Command`, under its own name or another."""
 
     def add_lazy(self, name: str, target: str) -> None:
-        """Add a command by where it is: `target` is "module:attribute" of a `click.Command`."""
+        """Add a command that is imported when it is called: `target` is "module:attribute" of a `click.Command`."""
 
 
 class DiscoveryHooks:
-    """What an entry point in the group `stratagem` implements; its module must not import torch."""
+    """The hooks of an entry point in the group `stratagem`, whose module must not import torch."""
 
     @hookspec
     def stratagem_components(self) -> Sequence[Component]:  # type: ignore[empty-body]  # pluggy calls only implementations
@@ -125,8 +126,8 @@ class DiscoveryHooks:
         """Add commands to the command line.
 
         Args:
-            cli: the group `stratagem`, to be given commands by `cli.add_command`, or by `cli.add_lazy`, which
-                imports a command when it is asked for.
+            cli: the group `stratagem`. Add commands with `cli.add_command`, or with `cli.add_lazy`, which imports a
+                command when it is called.
         """
 
 
@@ -139,4 +140,4 @@ PROTOCOLS: Mapping[str, str] = {
     "setup": "stratagem.strategies.prepared:Prepared",
     "checkpoint": "stratagem.checkpoint.base:Checkpointer",
 }
-"""Hook → class of its answers; imported when there is one."""
+"""Hook → class of its results, imported when there is a result."""

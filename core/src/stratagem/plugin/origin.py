@@ -1,4 +1,4 @@
-"""Where what is installed comes from."""
+"""The distributions from which plugins come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each hook is asked: one frozen record per hook."""
+"""The arguments of hooks: one frozen record per hook."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class ReduceRequest:
     """For the hook `reduce`."""
 
     environment: Environment
-    """This process's place among all, and where the ranks meet."""
+    """This process's rank, and the address of the ranks' store."""
     devices: tuple[torch.device, ...]
     """The devices of this process, the first already the current one; several only for a strategy that has
     "several_devices"."""
     accelerator: Accelerator
-    """The kind of those devices; its `backend` suits it."""
+    """The accelerator of those devices. Its `backend` is the process group's default."""
 
     @property
     def device(self) -> torch.device:
@@ -62,11 +62,11 @@ class PrecisionRequest:
     device: torch.device
     """This process's device."""
     accelerator: Accelerator
-    """The kind of that device; it has been asked whether it can do this precision."""
+    """The accelerator of that device. It supports this precision: that was checked before."""
 
 
 def _is_at_least_0(value: Any) -> bool:
-    """Whether a value is such a number; tensors of one element and numbers of NumPy are, too."""
+    """Whether a value is a number of at least 0. Tensors of one element and NumPy's numbers count, too."""
     if isinstance(value, (str, bytes, bool)):
         return False
     try:
@@ -98,66 +98,67 @@ class Clipping:
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """What a loop is going to do with a module, for engines that must know it beforehand."""
+    """What a loop will do with a module, for engines that must know it beforehand."""
 
     training: bool = True
     """False for validate, test and predict: there are no optimizers and no backward."""
     manual: bool = False
-    """The module calls backward and step itself, as often as it likes."""
+    """Whether the module calls backward and step itself, as often as it likes."""
     accumulate: int = 1
     """Micro-batches per optimizer step."""
     clipping: Clipping = Clipping()
     """The clipping that `Prepared.clip` will get."""
     micro_batch_size: int | None = None
-    """Samples per micro-batch and rank; None where the loader has no batch size."""
+    """Samples per micro-batch and rank; None if the loader has no batch size."""
 
 
 @dataclass(frozen=True)
 class ModuleSteps:
-    """The steps of a user's module, for a strategy that splits a micro-batch into chunks, or has to see one."""
+    """The steps of a user's module, for a strategy that splits a micro-batch into chunks, or needs a sample."""
 
     chunk_module: nn.Module
-    """Called with the name of a step, a chunk and the index of its micro-batch: one step, and nothing after it."""
+    """Call it with the name of a step, a chunk, and the index of the micro-batch. It runs that step of the module
+    only, without the user's function in `step_end_fns`."""
     step_end_fns: Mapping[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
     """Name of a step → the user's function that combines the outputs of its chunks, if the module has one."""
     make_sample: Callable[[], Any] | None = None
-    """Makes a batch like the first, on the CPU, and moves no loader on; None where that is not available."""
+    """Makes a batch like the first one, on the CPU, without advancing a loader; None if that is not available."""
     sample_step: str = "training_step"
-    """Which step is called with batches like the sample; in a training others are, too, in evaluations."""
+    """The step whose batches are like the sample. During training, evaluations call other steps, too."""
 
 
 @dataclass(frozen=True)
 class SetupRequest:
     """For the hook `setup`.
 
-    A strategy may replace parameters before it calls `make_optimizers`; it calls that exactly once
-    when `loop.training`, and never otherwise.
+    A strategy may replace parameters before it calls `make_optimizers`. It must call that function exactly once if
+    `loop.training`, and otherwise never.
     """
 
     module: nn.Module
-    """What is called per step; contains `original_module`, or is it. On the CPU, or on "meta"."""
+    """The module to call per step. It contains `original_module`, or is the same. On the CPU, or on "meta"."""
     original_module: nn.Module
     """The user's module: its parameter names are the keys of every checkpoint."""
     make_optimizers: Callable[[], Sequence[Optimizer]]
-    """Makes the user's optimizers over the parameters as they are when it is called."""
+    """Makes the user's optimizers over the module's parameters at the time of the call."""
     devices: tuple[torch.device, ...]
     """The devices of this process; several only for a strategy that has "several_devices"."""
     collectives: Collectives
-    """What the `reduce` hook answered with."""
+    """The result of the `reduce` hook."""
     precision: Precision
-    """What the `precision` hook answered with."""
+    """The result of the `precision` hook."""
     loop: LoopPlan = LoopPlan()
-    """What the loop is going to do."""
+    """What the loop will do."""
     steps: ModuleSteps | None = None
-    """The module's steps, where a trainer calls them; None in your own training loop."""
+    """The module's steps, if a trainer calls them; None in your own training loop."""
     config: RunConfig = field(default_factory=RunConfig)
-    """The run's. Its `run_dir` is the folder that all ranks write to, and None where the run keeps no files."""
+    """The run's configuration. Its `run_dir` is the folder for all ranks' files, or None if it keeps no files."""
     left_shards: object | None = None
     """`Prepared.left_shards` of the previous run in this process, if it left the module sharded."""
 
     @property
     def device(self) -> torch.device:
-        """Where the module is to be, and where batches go: the first of `devices`."""
+        """The device for the module and for batches: the first of `devices`."""
         return self.devices[0]
 
 
@@ -168,4 +169,4 @@ class CheckpointRequest:
     create: Callable[[Collectives], Any]
     """The selected checkpoint component: `create(collectives)`."""
     collectives: Collectives
-    """What the `reduce` hook answered with."""
+    """The result of the `reduce` hook."""

@@ -33,20 +33,20 @@ MARKER = f"{PROJECT}_impl"
 
 
 class Hooks:
-    """Hooks of a run, checked when made and fixed from then on.
+    """Hooks of a run. They are checked in the constructor, and don't change afterwards.
 
     Args:
-        defaults: the object that answers every hook that no plugin answers.
+        defaults: implements every hook, for those that no plugin implements.
         plugins: (name, object) of the selected components and the user's own plugins, in order.
-        protocols: hook name → "module:Class" that its answer must be an object of; unchecked where there is none.
+        protocols: hook name → "module:Class" of its results. The results of other hooks aren't checked.
 
     Raises:
-        UnknownHookError: a plugin marks a method that is no hook.
-        HookArgumentError: an implementation takes something else than `request`.
-        LostMarkerError: a plugin has no implementation, or overrides one, and forgot `@hookimpl`.
-        DoubleAnswerError: two plugins answer one hook (wrappers don't count).
+        UnknownHookError: a plugin marks a method that isn't a hook.
+        HookArgumentError: an implementation takes something other than `request`.
+        LostMarkerError: a plugin implements no hook, or overrides an implementation without `@hookimpl`.
+        DoubleAnswerError: two plugins implement the same hook (wrappers don't count).
 
-    A method raises NoneAnswerError or WrongAnswerError where the answer isn't what its hook's protocol says.
+    A method raises NoneAnswerError or WrongAnswerError if its result isn't of the hook's protocol.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Hooks:
             if not self._manager.get_hookcallers(plugin):
                 _refuse_without_hooks(name, plugin)
         self.answered_by: dict[str, str] = {}
-        """Hook name → name of the plugin whose answer counts."""
+        """Hook name → name of the plugin that implements it."""
         self._callers: dict[str, Any] = {}
         for hook in RUN_HOOKS:
             answering = [name for name in _answering(self._manager, hook) if name != "defaults"]
@@ -78,8 +78,8 @@ class Hooks:
                     f"hook {hook!r} is answered by {answering[0]!r} and by {answering[1]!r}: "
                     "leave one out, or make one of them a wrapper with @hookimpl(wrapper=True)"
                 )
-            # Without this, a firstresult hook that is answered with None falls through to the
-            # default, and both have acted.
+            # pluggy calls the next implementation of a firstresult hook if one returns None. Without this, the
+            # default would run, too, after the plugin has acted.
             removed = [defaults] if answering else []
             self._callers[hook] = self._manager.subset_hook_caller(hook, remove_plugins=removed)
             self.answered_by[hook] = answering[0] if answering else "defaults"
@@ -122,14 +122,14 @@ class Hooks:
 
 
 def has_hooks(plugin: object) -> bool:
-    """Whether a class or an object has a method with the name or the mark of a hook; runs none of them."""
+    """Whether a class or an object has a method with the name or the mark of a hook. Doesn't run any code of it."""
     if any(callable(inspect.getattr_static(plugin, hook, None)) for hook in RUN_HOOKS):
         return True
     return any(hasattr(inspect.getattr_static(plugin, name, None), MARKER) for name in dir(plugin))
 
 
 class _RunManager(pluggy.PluginManager):
-    """A plugin manager that doesn't evaluate properties of the plugins it registers."""
+    """A plugin manager that doesn't evaluate properties of the plugins that it registers."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         if isinstance(inspect.getattr_static(plugin, name, None), property):

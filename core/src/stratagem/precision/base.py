@@ -1,4 +1,4 @@
-"""`Precision`: dtypes, autocast and loss scaling; the answer to the `precision` hook."""
+"""`Precision`: dtypes, autocast and loss scaling; the result of the `precision` hook."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class Precision:
-    """Full precision in the dtype that the module has: the base of all others.
+    """Full precision in the module's own dtype. The base of all other precisions.
 
     Every method is called on each rank; none is collective.
 
     Attributes:
-        name: as "bf16-mixed".
-        param_dtype: dtype of parameters and of floating-point inputs; None leaves them alone.
+        name: such as "bf16-mixed".
+        param_dtype: dtype of parameters and of floating-point inputs; None keeps their own.
         compute_dtype: dtype of autocast regions; None without autocast.
-        reduce_dtype: dtype in which gradients are reduced; None means as they are.
+        reduce_dtype: dtype in which gradients are reduced; None keeps their own.
     """
 
     name: str = "32-true"
@@ -34,7 +34,7 @@ class Precision:
     """Whether `scale` changes losses, so that `step` skips a step in which a gradient overflows."""
 
     def for_device(self, device: torch.device) -> Precision:
-        """Return this precision for a process's device; an object given by name was made for it already.
+        """Return this precision for a process's device. A precision that was chosen by name is made for it already.
 
         Raises:
             stratagem.errors.PrecisionError: the device can't compute in it.
@@ -42,7 +42,7 @@ class Precision:
         return self
 
     def convert_layers(self, module: nn.Module) -> Callable[[], None]:
-        """Change in place how layers of the user's module compute; returns what undoes it.
+        """Change in place how layers of the user's module compute. Return a function that undoes it.
 
         Called before the strategy's `setup`, with parameters that may be on "meta". Modules and parameters stay the
         same objects, with the same names. The undo is called when the run has released the module.
@@ -53,7 +53,7 @@ class Precision:
         return _nothing
 
     def init_context(self) -> AbstractContextManager[Any]:
-        """Around the construction of a module: sets the default dtype where that isn't float32."""
+        """Return a context for the construction of a module. It sets the default dtype if that isn't float32."""
         return nullcontext()
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -75,11 +75,11 @@ class Precision:
 
     @property
     def converts_input(self) -> bool:
-        """False lets the loop leave out `convert_input` altogether; True in a subclass that overrides it."""
+        """Whether the loop must call `convert_input`. True in a subclass that overrides it."""
         return self.param_dtype is not None or not is_skippable(self.convert_input)
 
     def autocast(self) -> AbstractContextManager[Any] | None:
-        """A fresh context for one forward and its loss; None where there is nothing to enter."""
+        """Return a new context for one forward and its loss; None if there is nothing to enter."""
         return None
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -108,8 +108,8 @@ class Precision:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
 
 
 def _nothing() -> None:
-    """What undoes no change."""
+    """Undo nothing."""

@@ -37,8 +37,8 @@ def convert_module(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 def convert_tensors(batch: Any, dtype: torch.dtype) -> Any:
     """Return `batch` with its floating-point tensors in `dtype`.
 
-    Looks into tuples, named tuples, lists, mappings and dataclass instances, however nested. What
-    contains no floating-point tensor of another dtype is returned itself, not a copy.
+    Looks into tuples, named tuples, lists, mappings and dataclass instances, at any depth. A value without
+    floating-point tensors of another dtype is returned itself, not a copy.
     """
     if isinstance(batch, torch.Tensor):
         return _convert(batch, dtype)

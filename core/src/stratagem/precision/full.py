@@ -16,19 +16,19 @@ from stratagem.precision.convert import default_dtype
 class FullPrecision(Precision):
     """ "32-true" leaves everything as the user made it; "64-true" is float64 throughout.
 
-    Where there is a `param_dtype`, it is the default dtype while the module is made and during
-    forward, so that tensors made there fit.
+    If there is a `param_dtype`, it is the default dtype while the module is made and during forward, so that tensors
+    made there have it, too.
 
     Args:
         name: one of `dtypes`.
-        device: where it will be used.
+        device: the device on which it will be used.
 
     Raises:
         PrecisionError: another name.
     """
 
     dtypes: ClassVar[Mapping[str, torch.dtype | None]] = {"32-true": None, "64-true": torch.float64}
-    """Name → dtype of everything; None for whatever the user chose."""
+    """Name → dtype of everything; None keeps the user's dtypes."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         if name not in self.dtypes:

@@ -55,7 +55,7 @@ class ScaledPrecision(MixedPrecision):
         super().__init__(name, device)
         self._scaler = GradientScaler(device.type)
         self._unscaled: set[int] = set()
-        """Ids of optimizers whose gradients were brought to their true size since the last update."""
+        """Ids of optimizers whose gradients were unscaled since the last update of the scale."""
         self._losses = 0
         """Losses scaled so far."""
         self._losses_at_step: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
@@ -70,7 +70,7 @@ class ScaledPrecision(MixedPrecision):
         return scaled
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Bring the gradients of `optimizer` to their true size; further calls per step do nothing."""
+        """Unscale the gradients of `optimizer`. Further calls in the same step do nothing."""
         if id(optimizer) not in self._unscaled and self._scaler.has_scaled:
             self._scaler.unscale_(optimizer)
             if self._scaler.overflows(optimizer):
@@ -80,7 +80,7 @@ class ScaledPrecision(MixedPrecision):
                 self._scaler.forget(optimizer)
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> bool:
-        """Step `optimizer` unless its gradients overflowed; waits for the device to know.
+        """Step `optimizer` unless its gradients overflowed. Waits for the device.
 
         Returns:
             False when the step was skipped.
@@ -96,15 +96,15 @@ class ScaledPrecision(MixedPrecision):
             )
         self._refuse_unscaled(optimizer)
         self.unscale(optimizer)
-        # GradScaler.step would answer with what optimizer.step returned, None in both cases, and some
-        # fused optimizers skip inside of their kernel. So ask the gradients' own check.
+        # GradScaler.step returns None for a skipped step, as for an applied one without a closure. Some fused
+        # optimizers skip within their kernel. So look at the overflows themselves.
         if any(bool(overflow.item()) for overflow in self._scaler.overflows(optimizer)):
             return False
         optimizer.step()
         return True
 
     def _refuse_unscaled(self, optimizer: Optimizer) -> None:
-        """Refuse gradients of a loss that wasn't scaled, which unscaling would make thousands of times too small."""
+        """Refuse gradients of a loss that wasn't scaled. Unscaling would make them thousands of times too small."""
         if self._losses_at_step.get(optimizer, 0) == self._losses and any(
             parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]
         ):
@@ -120,7 +120,7 @@ class ScaledPrecision(MixedPrecision):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a scale; an empty state, from a run without scaling, leaves the scale as it is."""
-        # Gradients of before don't count: neither for the loaded scale, nor as unscaled by it.
+        # Forget earlier gradients: they must not change the loaded scale, and weren't unscaled by it.
         self._unscaled.clear()
         self._scaler.forget_all()
         if state:

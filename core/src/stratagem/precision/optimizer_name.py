@@ -1,4 +1,4 @@
-"""`optimizer_name`: what messages call an optimizer."""
+"""`optimizer_name`: the name of an optimizer in messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def optimizer_name(optimizer: Optimizer) -> str:
-    """Return the name of the class that the user's code has, also where a strategy steps another in its place.
+    """Return the name of the user's class, even if a strategy steps another optimizer instead.
 
-    Such an optimizer has the user's as its attribute `whole`.
+    That optimizer has the user's optimizer as its attribute `whole`.
     """
     return type(getattr(optimizer, "whole", optimizer)).__name__

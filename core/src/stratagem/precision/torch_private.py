@@ -1,4 +1,4 @@
-"""What precisions use of torch that torch keeps private, with the reasons.
+"""Private names of torch that precisions need, each with the reason.
 
 tests/core/precision/test_torch_private.py fails when torch changes one.
 """
@@ -13,19 +13,19 @@ from torch.optim import Optimizer
 
 
 def apply_to_tensors(module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Put what `convert` makes in the place of each parameter, its gradient and each buffer.
+    """Replace each parameter, its gradient and each buffer by the result of `convert`.
 
-    `Module._apply` is what `Module.to` is made of, and what torch's recurrent modules extend to tell cuDNN;
-    `Module.to` converts complex tensors to real dtypes, too.
+    `Module.to` calls `Module._apply`, which torch's recurrent modules extend to inform cuDNN. `Module.to` itself
+    would convert complex tensors to real dtypes, too.
     """
     module._apply(convert)  # type: ignore[no-untyped-call]  # torch has no types for it
 
 
 class GradientScaler(torch.amp.GradScaler):
-    """Torch's scaler, which also reports the overflows that it found in the gradients.
+    """torch's scaler, which also reports the overflows that it found in the gradients.
 
-    `step` and `update` decide by them without reporting them. The loop needs them before the step, to agree among
-    ranks, and after it, so that a skipped step isn't counted.
+    torch's `step` and `update` use the overflows without reporting them. The loop needs them before the step, to
+    agree among ranks, and after it, so that a skipped step isn't counted.
     """
 
     @property
@@ -36,16 +36,16 @@ class GradientScaler(torch.amp.GradScaler):
     def overflows(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """Return per device whether a gradient of `optimizer` is infinite or NaN, as a scalar of 0 or 1.
 
-        Empty where `optimizer` wasn't unscaled or has no gradients.
+        Empty if `optimizer` wasn't unscaled or has no gradients.
         """
         return list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
 
     def _unscale_grads_(
         self, optimizer: Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
-        """Divide gradients by the scale, also those that are kept in the CPU's memory.
+        """Divide gradients by the scale, even if they are in the CPU's memory.
 
-        Torch copies the scale there without waiting for the copy, and would divide by the one of a step before.
+        torch copies the scale there without waiting for the copy, and might divide by the previous step's scale.
         """
         groups = optimizer.param_groups
         kinds = {p.grad.device.type for group in groups for p in group["params"] if p.grad is not None}

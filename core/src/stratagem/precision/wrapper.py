@@ -1,4 +1,4 @@
-"""`PrecisionWrapper`: the base of what a wrapper of the hook `precision` returns."""
+"""`PrecisionWrapper`: the base class for results of wrappers of the `precision` hook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class PrecisionWrapper(Precision):
     """Forwards every call to `inner`; a subclass overrides what it changes.
 
     Args:
-        inner: what the wrapped implementation answered with.
+        inner: the result of the wrapped implementation.
     """
 
     def __init__(self, inner: Precision) -> None:

@@ -242,7 +242,7 @@ class Session:
         ):
             raise CheckpointError(
                 f"{reader.path} was written by {reader.world_size} ranks, and strategy "
-                f"{self.run.strategy_name!r} loads it on as many alone, not on {self.collectives.world_size}: start "
+                f"{self.run.strategy_name!r} only loads it on as many, not on {self.collectives.world_size}: start "
                 f"{reader.world_size}, or choose a strategy that loads it at any world size"
             )
 

@@ -32,13 +32,13 @@ def preemption_watch(
     """Watch for signals and limits, in this process and for its loaders' workers. Collective.
 
     Args:
-        runtime: live.
-        signals: as `check_stop_signals` takes them.
+        runtime: the live runtime.
+        signals: see `check_stop_signals`.
         grace_period_s: how long before a limit the run stops.
-        time_limit_at: when the run is to be over, in seconds since the epoch; rank 0's counts.
+        time_limit_at: when the run must be over, in seconds since the epoch. Rank 0's value counts.
 
     Raises:
-        ConfigError: a signal that isn't allowed.
+        ConfigError: a signal isn't allowed.
     """
     own = _conditions(signals, grace_period_s, time_limit_at) if runtime.is_main else None
     conditions = runtime.broadcast(own)
@@ -51,7 +51,7 @@ def preemption_watch(
 def _conditions(
     signals: str | Sequence[str], grace_period_s: float, time_limit_at: float | None
 ) -> StopConditions:
-    """What stops a run; asked on one rank, since it may ask the scheduler."""
+    """Return what stops a run. Call it on one rank only, since it may ask the scheduler."""
     limits = {} if time_limit_at is None else {TIME_LIMIT: time_limit_at}
     job = SlurmJob.of(os.environ)
     job_end = None if job is None else job.ask_end_time()
@@ -61,24 +61,25 @@ def _conditions(
 
 
 class StopPoint:
-    """Where your own training loop may end; what `stopping` yields.
+    """A point where your own training loop may end. `stopping` yields it.
 
     Args:
-        runtime: live.
-        watch: open.
+        runtime: the live runtime.
+        watch: an open watch.
     """
 
     def __init__(self, runtime: Runtime, watch: PreemptionWatch) -> None:
         self._runtime, self._watch = runtime, watch
 
     def exit_if_due(self, save: Callable[[], object] | None = None) -> None:
-        """End the run here if it is to stop. Collective; all ranks call it equally often.
+        """End the run here if it must stop. Collective; all ranks call it equally often.
 
         Args:
-            save: keeps what there is to keep; called on all ranks, and so may be collective, as `Runtime.save` is.
+            save: saves the state of the run. It is called on all ranks, so it may be collective, like `Runtime.save`.
 
         Raises:
-            Preempted: what was saved is on the disk; uncaught, the process exits with 75.
+            Preempted: the run stops, and everything saved is on the disk. If no code catches the error, the process
+                exits with 75.
         """
         if not self._watch.is_due():
             return
@@ -102,16 +103,16 @@ def stopping(
 ) -> Iterator[StopPoint]:
     """Watch for conditions that stop your own training loop: signals, a limit, the end of a Slurm job. Collective.
 
-    A signal may reach any rank or the launching process; handlers that the program has set itself stay.
+    A signal may reach any rank or the launching process. Handlers that the program has set itself are kept.
 
     Args:
-        runtime: live.
-        time_limit_s: the run is over so long after this call.
-        stop_signals: names, as "SIGTERM,SIGUSR1"; "" for none.
-        grace_period_s: what a save may take: the loop ends so long before a limit.
+        runtime: the live runtime.
+        time_limit_s: how long after this call the run must be over.
+        stop_signals: names, such as "SIGTERM,SIGUSR1"; "" for none.
+        grace_period_s: how long a save may take: the loop ends this long before a limit.
 
     Raises:
-        ConfigError: a signal that isn't allowed.
+        ConfigError: a signal isn't allowed.
     """
     end = None if time_limit_s is None else time.time() + time_limit_s
     with preemption_watch(runtime, stop_signals, grace_period_s, end) as watch:
@@ -119,5 +120,5 @@ def stopping(
 
 
 def say(what: str, line: str) -> None:
-    """Print one line of how a stop goes, on stderr."""
+    """Print one line about a stop to standard error."""
     print(f"  {what:<12}{line}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What launchers use of torch that torch keeps private: all of it, each with the reason. Imports no torch.
+"""Private names of torch that launchers need, each with the reason. Importing this doesn't import torch.
 
 plugins/launch/tests/test_torch_private.py fails when torch changes one, or has a public name.
 """
@@ -20,15 +20,16 @@ RENDEZVOUS_STATE = tuple(
     ("torch.distributed.elastic.rendezvous.dynamic_rendezvous", name)
     for name in ("_NodeDesc", "_RendezvousState")
 )
-"""Module and name of the classes in a pickled state of torch's rendezvous, apart from those of datetime."""
+"""Module and name of torch's classes in the pickled state of its rendezvous. It also has some of datetime."""
 MODULE_TABLES = ("_modules", "_parameters", "_buffers")
-"""What a module's pickle has its submodules and tensors under."""
+"""Names under which a module's pickle has its submodules and tensors."""
 
 
 def is_this_machine(host: str) -> bool:
     """Whether a rendezvous endpoint's host is this machine, by the same rules as torch's own c10d rendezvous.
 
-    It decides who opens the store. Ranks that torch started decide by this function; others would hang.
+    It decides who opens the store. Nodes of torch's own launcher use this function, so other rules could make nodes
+    wait for each other.
     """
     from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname
 
@@ -38,13 +39,13 @@ def is_this_machine(host: str) -> bool:
 def hooks_of(tensor: torch.Tensor) -> tuple[Any, Any]:
     """Return the dicts that `register_hook` and `register_post_accumulate_grad_hook` fill.
 
-    Torch's pickle of a tensor leaves out hooks, the first with a warning, and nothing public returns them.
+    torch leaves hooks out of a tensor's pickle, those of `register_hook` with a warning. No public name returns them.
     """
     return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 
 def set_hooks(tensor: torch.Tensor, hooks: Any, after: Any) -> None:
-    """Give a tensor what `hooks_of` returned in another process."""
+    """Give a tensor the hooks that `hooks_of` returned in another process."""
     if hooks:
         tensor._backward_hooks = hooks
     if after:
@@ -52,7 +53,7 @@ def set_hooks(tensor: torch.Tensor, hooks: Any, after: Any) -> None:
 
 
 def buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
-    """Return a module's own buffers: `Module.buffers` may be overridden by the user's class."""
+    """Return a module's direct buffers. The user's class may override the public `Module.buffers`."""
     return module._buffers
 
 
@@ -72,9 +73,9 @@ def typed(memory: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorag
 
 
 def recorded_collectives() -> str | bytes:
-    """Return this process's newest collectives, as JSON: torch shows them otherwise to its own tools alone.
+    """Return this process's newest collectives, as JSON. torch has no public name for it.
 
-    Without the lines that called them, which torch 2.13 takes 4 to 30 s to name.
+    The result lacks the lines of code that called them: torch 2.13 takes 4 to 30 s to find these.
     """
     from torch._C import _distributed_c10d
 
@@ -85,11 +86,11 @@ def recorded_collectives() -> str | bytes:
 
 @contextmanager
 def loader_workers_outlast(grace_period_s: float) -> Iterator[None]:
-    """Let loaders' workers that are forked meanwhile live on for so long after SIGTERM.
+    """While active, loader workers that are forked live on for `grace_period_s` after SIGTERM.
 
-    It may have reached a whole group of processes, of which the trainer is about to save; without its workers it
-    would fail before. Torch's handler ends a worker at once, and nothing public is called after it but the user's
-    own `worker_init_fn`.
+    The signal may reach a whole process group, in which the trainer is about to save. torch's handler ends a worker
+    at once, and the trainer would fail before the save. The only public code that runs in a worker after torch has
+    set its handler is the user's `worker_init_fn`.
     """
     from torch.utils.data._utils import signal_handling
 

@@ -1,4 +1,4 @@
-"""What each launched process does: prepare itself, run the task, and leave word of how it went.
+"""Runs in each launched process: it prepares the process, runs the task, and records how it ended.
 
 Also the program of a fresh interpreter: `python -m stratagem_launch.worker DIRECTORY`.
 """
@@ -34,8 +34,8 @@ from stratagem_launch.restart_states import LAUNCH_VARIABLE
 from stratagem_launch.transfer.pickling import loads
 
 LINGER_S = 0.25
-"""How long a failed worker stays before it exits. Its peers notice only then, and a peer that a
-signal ended, whose loss may be what failed here, has been noticed by the launcher before."""
+"""How long a failed worker waits before it exits. It may have failed because a signal ended a peer: the launcher then
+notices that peer's end first. Other peers notice the failure only when this worker exits."""
 
 _SET_BY_ELASTIC = frozenset(
     {
@@ -61,18 +61,18 @@ _SET_BY_ELASTIC = frozenset(
 
 
 def run_worker(directory: str, task: Task | None = None) -> None:
-    """Run the launched task in this process; rank 0 leaves its value in the launch's folder.
+    """Run the launched task in this process. Rank 0 writes the result to the launch's folder.
 
     Args:
         directory: path of the launch's `LaunchDir`.
-        task: what to run, where it was passed by fork; None reads it from the launch_dir.
+        task: the task, if it was passed by fork; None reads it from the launch's folder.
     """
     rank, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     launch_dir = LaunchDir(directory)
     attempt = _attempt(launch_dir, restarts)
     if task is not None:
-        # A fork inherits the launching process's garbage. A process group in it, as one that an error's
-        # traceback kept, would wait for threads that aren't here when this process collects it.
+        # A fork inherits the launching process's garbage, perhaps with a process group that an error's traceback
+        # kept. Collecting the group here would wait for threads that this process doesn't have.
         gc.freeze()
     _reset_signals()
     die_with_parent()
@@ -90,12 +90,13 @@ def run_worker(directory: str, task: Task | None = None) -> None:
             _redirect_output(job.log_dir, restarts, rank)
         _write_whole_lines()
         _take_environment(job)
-        # What programs of other trainers and launchers read; elastic has another name for it.
+        # Programs of other trainers and launchers read NODE_RANK. Torch's elastic launcher calls it GROUP_RANK.
         os.environ["NODE_RANK"] = os.environ["GROUP_RANK"]
         os.environ[LAUNCH_VARIABLE] = directory
         if job.has_store:
             os.environ.update(store_variables(directory, os.environ["TORCHELASTIC_RUN_ID"], attempt))
-        # multiprocessing would pass on forkserver or spawn: data loaders must start as in any process.
+        # multiprocessing passes the launcher's forkserver or spawn on to workers. Their data loaders must start
+        # processes in the default way.
         multiprocessing.set_start_method(job.default_start_method, force=True)
         own_fork_servers()
         if job.preparation:
@@ -107,7 +108,7 @@ def run_worker(directory: str, task: Task | None = None) -> None:
             value = task.function(*task.args)
         if rank == 0:
             launch_dir.put("result", _pickled_value(value))
-    except BaseException as error:  # some of torch's own errors are no Exception
+    except BaseException as error:  # some of torch's own errors aren't derived from Exception
         if isinstance(error, Preempted):
             launch_dir.put_preempted(error, attempt, rank)
             launch_dir.mark("done", attempt, rank)
@@ -125,9 +126,9 @@ def run_worker(directory: str, task: Task | None = None) -> None:
 
 
 def _attempt(launch_dir: LaunchDir, restarts: int) -> int:
-    """Return the number of the round, on which nodes agree, or else of this node's restarts.
+    """Return the number of the round, on which nodes agree; without rounds, the number of this node's restarts.
 
-    Code that reads the environment finds the values on which all ranks agree, too.
+    Also put the round into the environment, so that code that reads it there gets the same number on all ranks.
     """
     try:
         attempt = int(launch_dir.get(ROUND))
@@ -138,7 +139,7 @@ def _attempt(launch_dir: LaunchDir, restarts: int) -> int:
 
 
 def _reset_signals() -> None:
-    """Undo what was inherited by fork; Ctrl-C is for the launching process to act upon."""
+    """Reset signal handlers that were inherited by fork. Ignore Ctrl-C, which the launching process handles."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, None):
@@ -156,14 +157,14 @@ def _redirect_output(log_dir: str, attempt: int, rank: int) -> None:
 
 
 def _write_whole_lines() -> None:
-    """Write a line at a time, with PYTHONUNBUFFERED too: ranks share the console."""
+    """Write output line by line, even with PYTHONUNBUFFERED, because ranks share the console."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _take_environment(job: Job) -> None:
-    """Set the launching process's variables: a fork server has those from its own start."""
+    """Set the launching process's variables. A process of a fork server has those of the server's start."""
     for name in set(os.environ) - set(job.environ) - _SET_BY_ELASTIC:
         del os.environ[name]
     for name, value in job.environ.items():
@@ -184,7 +185,7 @@ def _prepare_main(preparation: dict[str, Any]) -> None:
 
 
 def unguarded_sentence() -> str:
-    """Say what a script that launches without a guard has to change."""
+    """Return the advice for a script that launches workers without a guard."""
     return (
         "the script launches workers whenever it is imported, and each worker imports it: "
         'put the launching lines under `if __name__ == "__main__":`, or use start_method="fork"'
@@ -210,14 +211,14 @@ def _limit_threads(environ: Mapping[str, str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(count))
     import torch
 
-    torch.set_num_threads(count)  # a fork server has read its own OMP_NUM_THREADS long ago
+    torch.set_num_threads(count)  # under a fork server, torch has read the server's OMP_NUM_THREADS already
 
 
 def _pickled_value(value: Any) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:
-        if "cloudpickle" in sys.modules:  # the task may have come by value: so goes what it returns
+        if "cloudpickle" in sys.modules:  # if the task was sent by value, its result may have to be, too
             with contextlib.suppress(Exception):
                 from stratagem_launch.transfer.by_value import dumps_by_value
 
@@ -282,7 +283,7 @@ def _leave() -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Under its importable name: the user's script is about to take the place of `__main__`.
+    # Import the module under its own name, because the user's script will replace `__main__`.
     from stratagem_launch import worker
 
     worker.run_worker(sys.argv[1])

@@ -1,4 +1,4 @@
-"""How a worker that left no exception ended, in words."""
+"""Describes how workers ended that recorded no exception."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def left_early(mark: WorkerEvent) -> Failure:
 
 
 def unexplained(rank: int, attempt: int, code: int | None, ended: float) -> Failure:
-    """Describe a worker that ended without a mark: by a signal, or out of a library.
+    """Describe a worker that ended without a mark: by a signal, or because a library exited.
 
     Args:
         code: its exit code, negative for a signal; None if unknown.

@@ -1,7 +1,7 @@
-"""Memory that a pickled task refers to: copied once, into files that all workers map.
+"""Sends the memory that a pickled task refers to: it is copied once, into files that all workers map.
 
-Workers map them privately: they share the pages until one of them writes to a page, which makes that page
-its own. So no process sees another's writes, as if each had been sent a copy.
+Workers map the files privately: they share a page until one of them writes to it and gets its own copy. So no process
+sees another's writes, as if each had received a copy of everything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratagem_launch.transfer.mapped_memory import MappedMemory
 from stratagem_launch.transfer.shared import NORESERVE
 
 SMALL_BYTES = 16 << 10
-"""What is smaller travels within the pickle."""
+"""Smaller buffers are sent within the pickle."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Layout:
     files: list[tuple[str, int, int]]
     """Path, offset, size in bytes."""
     buffers: list[tuple[int, int, int]]
-    """Index of a file, offset from the file's offset, size in bytes; in the order in which they are asked for."""
+    """Index of a file, offset from the file's offset, size in bytes; in the order in which the pickle needs them."""
 
     def open(self) -> list[memoryview]:
-        """Map all files, and return the buffers. What is written to them is seen by this process alone.
+        """Map all files, and return the buffers. Only this process sees what it writes to them.
 
         Raises:
             UsageError: a file can't be opened here.
@@ -65,12 +65,12 @@ def _mapped(path: str, offset: int, size_bytes: int) -> memoryview:
 
 @dataclass(eq=False)
 class _Region:
-    """Memory of this process that buffers overlap in, or touch."""
+    """A range of this process's memory, covered by buffers that overlap or touch."""
 
     address: int
     end: int
     file: tuple[str, int] | None
-    """The file that it is a map of already, and which address the file's begin would have."""
+    """If the memory is a map of a file already: the file, and the address that its beginning would have."""
 
     @property
     def size_bytes(self) -> int:
@@ -83,20 +83,20 @@ class _Region:
 
 
 class SentBuffers:
-    """Takes the buffers of a pickle, as its `buffer_callback`, and writes them where workers find them.
+    """Takes the buffers of a pickle, as its `buffer_callback`, and writes them to files for workers.
 
-    To be closed once no worker will be started any more.
+    Close it when no more workers will be started.
     """
 
     def __init__(self) -> None:
         self.copied: set[int] = set()
-        """Addresses of what workers copy into their own memory, so it needn't stay in memory here."""
+        """Addresses of tensors that workers copy into their own memory. Their file is on the disk, not in memory."""
         self._found: list[tuple[int, int, Any]] = []
-        """Address, size in bytes, and what keeps the memory."""
+        """Address, size in bytes, and an object that keeps the memory alive."""
         self._written: list[DataFile] = []
 
     def __call__(self, buffer: PickleBuffer) -> bool:
-        """Return whether a buffer travels within the pickle, and otherwise remember it."""
+        """Return whether a buffer is sent within the pickle. Remember it otherwise."""
         content = buffer.raw()
         if content.nbytes < SMALL_BYTES:
             return True
@@ -107,9 +107,9 @@ class SentBuffers:
         return False
 
     def write(self, folder: str) -> Layout:
-        """Write all buffers, but those that are maps of files already, and return where they are.
+        """Write all buffers except those that are maps of files already. Return where workers find all of them.
 
-        This process's own memory stays as it is, so its threads may continue to write there.
+        This process's own memory isn't moved, so its threads may continue to write there.
 
         Args:
             folder: of the launch.
@@ -148,7 +148,7 @@ class SentBuffers:
         return Layout(files, buffers)
 
     def _regions(self, memory: MappedMemory) -> list[_Region]:
-        """Return the region of each buffer; those of one file are one region, with what is between them."""
+        """Return the region of each buffer. Buffers in maps of one file share a region, which also covers gaps."""
         regions: dict[int, _Region] = {}
         last: dict[tuple[str, int] | None, _Region] = {}
         for index in sorted(range(len(self._found)), key=lambda index: self._found[index][0]):
@@ -163,7 +163,7 @@ class SentBuffers:
         return [regions[index] for index in range(len(self._found))]
 
     def close(self) -> None:
-        """Free what was written, once the workers that have opened it have ended."""
+        """Close the written files. Their memory is freed when the workers that have opened them have ended."""
         for file in self._written:
             file.close()
         self._written.clear()

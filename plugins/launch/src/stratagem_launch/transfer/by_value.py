@@ -1,4 +1,4 @@
-"""Pickling functions and classes by value, by cloudpickle, where workers can't import them."""
+"""Pickles functions and classes by value, with cloudpickle, if workers can't import them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from stratagem_launch.transfer.pickling import JobPickler
 
 
 def pickler_by_value(sent: list[str], main_is_importable: bool) -> Callable[..., JobPickler]:
-    """Return a pickler that pickles by name what workers can import, and all else by value.
+    """Return a pickler that pickles functions and classes by name if workers can import them, otherwise by value.
 
     Args:
-        sent: gets the names of what is pickled by value.
+        sent: a list to which it adds the names of objects that it pickles by value.
         main_is_importable: whether workers can import what `__main__` defines.
     """
     return partial(_ValuePickler, sent, main_is_importable)
 
 
 def dumps_by_value(value: Any) -> bytes:
-    """Pickle what a worker returns; classes that came to it by value are in the launching process what they were."""
+    """Pickle a worker's result. Classes that were sent to the worker by value become the original ones again."""
     stream = io.BytesIO()
     _ValuePickler([], True, stream, _WithinPickle()).dump(value)
     return stream.getvalue()
@@ -39,7 +39,7 @@ class _WithinPickle(SentBuffers):
 
 
 def _reducers() -> Mapping[type, Any]:
-    """Return cloudpickle's, but that which sends the content of a file that is open for reading."""
+    """Return cloudpickle's reducers, without the one that would send the content of a file that is open."""
     return {
         kind: made
         for kind, made in cloudpickle.Pickler.dispatch_table.items()

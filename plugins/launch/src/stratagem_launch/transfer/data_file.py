@@ -1,4 +1,4 @@
-"""`DataFile`: what workers map, in memory where there is room, otherwise in the launch's folder."""
+"""`DataFile`: a file that workers map, in memory if there is room, otherwise in the launch's folder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 class DataFile:
-    """A file without a name that no process can change once it is sealed, or one in a folder.
+    """A file in memory, which no process can change once it is sealed, or a file in a folder.
 
     Args:
-        folder: that this user alone can reach.
-        name: of the file, should it come there.
-        in_memory: whether to make it in memory where the system can (Linux, memfd_create).
+        folder: a folder that only this user can access.
+        name: name of a file in that folder.
+        in_memory: whether to make it in memory if the system can (Linux, memfd_create).
     """
 
     def __init__(self, folder: str, name: str, in_memory: bool) -> None:
         self._folder = folder
         self._size_bytes = 0
         self.is_in_memory = in_memory and self._open_in_memory()
-        """Whether it takes memory, and goes with the processes that have it open."""
+        """Whether it is in memory. It is then freed when the last process closes it."""
         if not self.is_in_memory:
             self.path = os.path.join(folder, name)
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -49,11 +49,11 @@ class DataFile:
         return False
 
     def append(self, address: int, size_bytes: int) -> int:
-        """Write memory of this process, and return where in the file it begins.
+        """Append memory of this process. Return its offset in the file.
 
         Args:
             address: of the memory.
-            size_bytes: of it.
+            size_bytes: size of the memory.
 
         Raises:
             UsageError: there is no room.
@@ -76,22 +76,22 @@ class DataFile:
             ) from error
 
     def seal(self) -> tuple[str, int, int]:
-        """Make it read-only, if that is possible; return path, 0 and size in bytes."""
+        """Make the file read-only if it is in memory. Return its path, the offset 0, and its size in bytes."""
         if self.is_in_memory:
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         return self.path, 0, self._size_bytes
 
     def close(self) -> None:
-        """Workers that are started from now on don't find it."""
+        """Close the file. Workers that start later can't open one in memory."""
         os.close(self.descriptor)
 
 
 def has_memory_for(size_bytes: int, folder: str) -> bool:
-    """Return whether so much can be copied in memory; False means that the folder has the room.
+    """Return whether memory has room for so many bytes. If False, the folder has.
 
     Raises:
-        UsageError: neither has.
+        UsageError: neither has room.
     """
     free = free_memory_bytes()
     if free is None or size_bytes < 0.8 * free:
@@ -107,13 +107,13 @@ def has_memory_for(size_bytes: int, folder: str) -> bool:
 
 
 def free_memory_bytes() -> int | None:
-    """Return how much this process and its children could still take; None if unknown."""
+    """Return how many more bytes this process and its children can use; None if unknown."""
     try:
         meminfo = Path("/proc/meminfo").read_text().splitlines()
         free = 1024 * _field(meminfo, "MemAvailable:")
     except (OSError, ValueError):
         return None
-    try:  # of a container
+    try:  # a container's own limit
         limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         details = (_GROUP / "memory.stat").read_text().splitlines()
         return min(free, limit - used + _field(details, "file") - _field(details, "shmem"))

@@ -1,4 +1,4 @@
-"""Which files this process's memory is a map of, so that workers can map the same file instead of a copy."""
+"""Finds the files that are mapped into this process's memory, so that workers can map them instead of a copy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class _Area:
     begin: int
     end: int
     mode: str
-    """Mode such as "rw-p"; the last letter is s where writes are shared."""
+    """Mode such as "rw-p"; the last letter is s if writes are shared."""
     offset: int
     path: str
-    """Path of a file that can be opened; empty where no file is mapped."""
+    """Path of a file that can be opened; empty if no file is mapped."""
 
 
 class MappedMemory:
@@ -37,9 +37,8 @@ class MappedMemory:
                     span, mode, offset, _, inode, *path = line.rstrip("\n").split(maxsplit=5)
                     begin, _, end = span.partition("-")
                     file_path = path[0] if path else ""
-                    if file_path.startswith(
-                        "/memfd:"
-                    ):  # files of other kinds may have the same inode's number
+                    # Only for files in memory: the inodes of other file systems may have the same number.
+                    if file_path.startswith("/memfd:"):
                         file_path = memory_file(int(inode)) or ""
                     self._areas.append(_Area(int(begin, 16), int(end, 16), mode, int(offset, 16), file_path))
         except OSError:
@@ -47,9 +46,9 @@ class MappedMemory:
         self._begins = [area.begin for area in self._areas]
 
     def file_of(self, address: int, size_bytes: int) -> tuple[str, int] | None:
-        """Return the file that a range is an unchanged map of, and where in the file it begins.
+        """Return the file that is mapped to a range of memory, and the offset of the range in the file.
 
-        None where it is none, where the file is gone, and where a private map has been written to.
+        None if no file is mapped there, if the file was deleted, and if a private map has been written to.
         """
         area = self._area_of(address)
         if area is None or address + size_bytes > area.end or not area.path.startswith("/"):
@@ -58,7 +57,7 @@ class MappedMemory:
         try:
             if os.stat(area.path).st_size < offset + size_bytes:
                 return None
-        except OSError:  # deleted, which the kernel writes behind the path
+        except OSError:  # a deleted file: the kernel appends " (deleted)" to its path
             return None
         if area.mode[3] == "p" and "w" in area.mode and _is_changed(address, size_bytes):
             return None
@@ -72,7 +71,7 @@ class MappedMemory:
 def _is_changed(address: int, size_bytes: int) -> bool:
     """Return whether a page of a private map of a file has become this process's own.
 
-    Linux, Documentation/admin-guide/mm/pagemap.rst: bit 63 present, 62 swapped out, 61 of a file.
+    Linux, Documentation/admin-guide/mm/pagemap.rst: bit 63: present, bit 62: swapped out, bit 61: page of a file.
     """
     import numpy as np
 
@@ -88,5 +87,5 @@ def _is_changed(address: int, size_bytes: int) -> bool:
 
 
 def memory_at(address: int, size_bytes: int) -> memoryview:
-    """Return the bytes at an address; the caller keeps what they belong to."""
+    """Return the bytes at an address. The caller must keep their owner alive."""
     return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")

@@ -1,8 +1,7 @@
-"""Pickling what workers are to run, with what torch leaves out of a tensor.
+"""Pickles the task of workers, including the parts of tensors that torch leaves out.
 
-`pickle` alone drops a tensor's hooks and its gradient, makes two tensors of one memory into two of
-their own, and copies each tensor's whole memory several times. A worker would train another model than
-the one that it was given, without an error.
+`pickle` alone drops a tensor's hooks and its gradient, separates tensors that share memory, and copies each tensor's
+whole memory several times. A worker would silently train another model than the user's.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 PROTOCOL = 5
-"""The first with buffers apart from the pickle."""
+"""The first protocol with buffers outside of the pickle."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,13 @@ class SentTask:
     buffers: SentBuffers
 
     def close(self) -> None:
-        """Free the memory that workers map; those that have read the content keep theirs."""
+        """Free the memory that workers map. Workers that have read the content keep their maps."""
         self.buffers.close()
 
 
 @contextlib.contextmanager
 def sending(task: Task, start_method: str, folder: str) -> Iterator[bytes]:
-    """Yield a task as `dumps` pickles it; within this, workers can read it by `loads`."""
+    """Yield a task, pickled by `dumps`. Workers can read it with `loads` as long as this context is active."""
     ours = replace(task, notice=None)
     with contextlib.closing(dumps(ours, start_method, folder, main_is_importable())) as sent:
         if sent.by_value and task.notice is not None:
@@ -56,12 +55,12 @@ def sending(task: Task, start_method: str, folder: str) -> Iterator[bytes]:
 def dumps(task: Any, start_method: str, folder: str, main_is_importable: bool = True) -> SentTask:
     """Pickle `task` for workers on this machine.
 
-    Functions and classes that workers can't import are pickled by value, by cloudpickle.
+    Functions and classes that workers can't import are pickled by value, with cloudpickle.
 
     Args:
         task: any object.
-        start_method: for the error.
-        folder: of the launch, for large tensors and arrays where they aren't kept in memory.
+        start_method: for the error message.
+        folder: of the launch, for large tensors and arrays that aren't kept in memory.
         main_is_importable: whether workers can import what `__main__` defines.
 
     Raises:
@@ -93,7 +92,7 @@ def dumps(task: Any, start_method: str, folder: str, main_is_importable: bool = 
 
 
 def loads(content: bytes) -> Any:
-    """Return what `dumps` was given, in a worker."""
+    """Return the task that `dumps` has pickled, in a worker."""
     stream = io.BytesIO(content)
     layout: Layout
     next_hook_id, layout = pickle.load(stream)
@@ -130,7 +129,7 @@ class JobPickler(pickle.Pickler):
         if isinstance(obj, torch.Tensor):
             return self._reduced(obj, isinstance(obj, torch.nn.Parameter))
         if isinstance(obj, torch.storage.TypedStorage):
-            # Made for each tensor, around the memory itself: of that, one object is pickled once.
+            # torch makes a typed storage for each tensor, around the same untyped one, which is pickled only once.
             return typed, (memory_of(obj), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
             return self._reduced_storage(obj)
@@ -151,13 +150,15 @@ class JobPickler(pickle.Pickler):
             warnings.filterwarnings("ignore", "backward hook .* will not be serialized")
             reduced: Any = tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[no-untyped-call]  # torch has no types for it
         make, args, *state = reduced
-        # As state, which is pickled after the tensor is known: a hook may refer to it.
+        # As state, because that is pickled after the tensor is memoized: a hook may refer to the tensor.
         kept = (state[0] if state else None, hooks, after, grad)
         return make, args, kept, None, None, _complete
 
     def _copy(self, tensor: torch.Tensor | None) -> None:
-        """Give each worker a copy of what it is going to write to, in memory that may be resized."""
-        with contextlib.suppress(RuntimeError, NotImplementedError, ValueError):  # not all have a memory
+        """Make workers copy a tensor that they will write to, into memory that can be resized."""
+        with contextlib.suppress(
+            RuntimeError, NotImplementedError, ValueError
+        ):  # some tensors have no memory
             if tensor is not None and tensor.device.type == "cpu":
                 self._buffers.copied.add(tensor.untyped_storage().data_ptr())
 
@@ -166,12 +167,12 @@ class JobPickler(pickle.Pickler):
 
         size_bytes = storage.nbytes()
         if storage.device.type != "cpu" or size_bytes < SMALL_BYTES:
-            # Through a typed one: torch can't read an untyped one that was pickled (torch 2.13).
+            # As a typed storage, because torch 2.13 can't unpickle an untyped one.
             storage_of_bytes: Any = typed(storage, torch.uint8)
             return _small_storage, storage_of_bytes.__reduce__()
         address = storage.data_ptr()
         memory = (ctypes.c_char * size_bytes).from_address(address)
-        memory.storage = storage  # type: ignore[attr-defined]  # as long as the memory is referred to
+        memory.storage = storage  # type: ignore[attr-defined]  # keeps it alive as long as its memory
         return _storage, (pickle.PickleBuffer(memory), address in self._buffers.copied)
 
 
@@ -201,7 +202,7 @@ def _next_hook_id() -> int:
 
 
 def _count_hooks_from(next_id: int) -> None:
-    """Give hooks that this process registers other ids than those that came to it have."""
+    """Make hooks that this process registers have other ids than the unpickled ones."""
     if next_id:
         from torch.utils.hooks import RemovableHandle
 

@@ -1,4 +1,4 @@
-"""`shared`: a tensor in memory that workers map, so that a launch copies nothing of it."""
+"""`shared`: a tensor in memory that workers map, so that a launch doesn't copy it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 NAME = "stratagem"
 """Name of files in memory."""
 NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
-"""Private maps of much data shall not count as memory before they are written to."""
+"""A flag for private maps, so that the system doesn't reserve memory for them before they are written to."""
 _CHUNK_BYTES = 64 << 20
 _files: dict[int, int] = {}
-"""Inode → descriptor of the files in memory that tensors of this process lie in."""
+"""Inode → descriptor, of the files in memory that contain tensors of this process."""
 
 
 class _Map(mmap.mmap):
-    """A map of a whole file in memory; weakly referable."""
+    """A map of a whole file in memory. Unlike its base class, it supports weak references."""
 
 
 def shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the same values in memory that workers map, for data that a launching process holds.
+    """Return the same values in memory that workers map, for data that the launching process holds.
 
-    Local. A launch copies tensors into such memory, so that they are there twice while it runs. What this returned,
-    and views of it, it doesn't copy; use it in the original's place, and drop the original::
+    Not collective. A launch copies tensors into such memory, so that they exist twice while it runs. It doesn't copy
+    tensors that this function has returned, and views of them. Use the returned tensor, and drop the original::
 
         data = stratagem.shared(torch.load("data.pt"))
 
-    Writes stay this process's own, and what has been written to is copied like other memory again. The storage
+    Other processes don't see writes to it. Memory that has been written to is copied like any other. The storage
     can't be resized. On systems without `memfd_create` (all but Linux) this returns the tensor itself.
 
     Args:
@@ -66,7 +66,7 @@ def shared(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _written(content: memoryview) -> _Map:
-    """Return a private map of a sealed file with that content, which ends with the last tensor in it."""
+    """Return a private map of a sealed file with that content. The file is freed with the last tensor in it."""
     descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         for begin in range(0, content.nbytes, _CHUNK_BYTES):

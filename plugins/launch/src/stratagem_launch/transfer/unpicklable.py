@@ -1,4 +1,4 @@
-"""Saying what in a task can't be sent to workers."""
+"""Finds the object in a task that can't be sent to workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refusal(task: Any, error: Exception, start_method: str, main_is_importable: 
     """Return the error that names what can't be pickled.
 
     Args:
-        task: as it was given to `dumps`.
+        task: the argument of `dumps`.
         error: of the pickler.
         start_method: of the workers.
         main_is_importable: as for `dumps`.
@@ -43,7 +43,7 @@ class _Search:
         self._looks = 0
 
     def culprit(self, obj: Any, error: Exception) -> tuple[str, Exception]:
-        """Return where it is, as "module.net.lock", and its error; an empty path where that is `obj` itself."""
+        """Return the object's path, such as "module.net.lock", and its error. The path of `obj` itself is empty."""
         path, children = "", _roots(obj)
         for _ in range(_MAX_DEPTH):
             for name, child in children:
@@ -69,7 +69,7 @@ class _Search:
 
 
 def _roots(obj: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the contents of a task, by their creator; records in it have no name."""
+    """Yield the objects in a task, with names. Dataclass objects have an empty name."""
     if isinstance(obj, Task):
         yield from _roots((obj.function, *obj.args))
     elif isinstance(obj, tuple):
@@ -80,7 +80,7 @@ def _roots(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _children(obj: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object's pickle is made of, each with how it is reached."""
+    """Yield the objects in an object's pickle, each with its part of the path."""
     if isinstance(obj, Mapping):
         yield from ((f"[{key!r}]", value) for key, value in obj.items())
     elif isinstance(obj, (list, tuple, set, frozenset)):
