@@ -19,7 +19,7 @@ make gpu
 ```
 
 It takes nine minutes. The machine needs a PyTorch with CUDA and no network: `make gpu-bundle`
-(`PYTHON_VERSION=3.12`) makes a folder `.gpu/site` of 40 MiB elsewhere, which has everything else. Copy the checkout
+(`PYTHON_VERSION=3.12`) makes a folder `.gpu/site` of 49 MiB elsewhere, which has everything else. Copy the checkout
 with it, and run `PYTHONPATH=.gpu/site python3 -m tests.gpu`. `make gpu ACCELERATOR=cpu` tries the same steps with
 small models on a CPU, and `make gpu ACCELERATOR=sim` on the [simulated device](guides/sim.md), which has streams,
 events, pinned memory, a limit of memory and waits that are counted. Blocks are compiled by `aot_eager` there,
@@ -53,6 +53,7 @@ What remains of the run above:
   and the first form of the measurement didn't say by how much.
 - **Saves** weren't measured: both runs ended before the first result. The measurement keeps what it has found so
   far now.
+- **float8** came into the measurements after that run, and wasn't tried on a GPU yet.
 - Several GPUs haven't been tried.
 """
 
@@ -74,6 +75,7 @@ def page() -> str:
     parts = {
         "speed": speed,
         "compiled": compiled,
+        "float8": float8,
         "waits": waits,
         "saves": saves,
         "memory": memory,
@@ -124,6 +126,25 @@ def compiled(found: dict) -> list[str]:
             f"{seconds[f'{way}, eager'] / seconds[f'{way}, compiled']:.2f} |"
             for way, name in (("plain", "plain loop"), ("trainer", "`Trainer`"))
         ),
+        "",
+    ]
+
+
+def float8(found: dict) -> list[str]:
+    """Time per step with linear layers in float8."""
+    ways = found["ways"]
+    base = ways["bf16-mixed"]["step_s"]
+    return [
+        "## float8\n",
+        f"`python -m tests.gpu.float8`: {found['model']} with compiled blocks: "
+        "[`float8`](guides/precision.md#float8) under the Trainer, and torchao's own conversion in the plain loop.\n",
+        "| | step | bf16-mixed over it | losses from bf16-mixed's, at most |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {name} | {1e3 * way['step_s']:.1f} ms | {base / way['step_s']:.2f} | {way['difference']:.0e} |"
+            for name, way in ways.items()
+        ),
+        *(f"| {name} | refused: {why} | | |" for name, why in found["failed"].items()),
         "",
     ]
 

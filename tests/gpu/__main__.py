@@ -74,7 +74,15 @@ def checks(accelerator: str, jobs: int) -> list[Work]:
 
 def measurements(accelerator: str) -> list[Work]:
     """Return what has to run alone."""
-    limits_s = {"waits": 60, "memory": 60, "activations": 100, "speed": 200, "compiled": 100, "saves": 150}
+    limits_s = {
+        "waits": 60,
+        "memory": 60,
+        "activations": 100,
+        "speed": 200,
+        "compiled": 100,
+        "float8": 80,
+        "saves": 150,
+    }
     return [
         Work(name, (f"tests.gpu.{name}", "--accelerator", accelerator, "--json", "{json}"), limit_s)
         for name, limit_s in limits_s.items()

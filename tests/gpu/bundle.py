@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / ".gpu" / "site"
-NEEDED = ("pytest", "pytest-timeout", "pytest-xdist", "deepspeed", "fairscale")
+NEEDED = ("pytest", "pytest-timeout", "pytest-xdist", "deepspeed", "fairscale", "torchao")
 """Beside what the distributions here need."""
 WITHOUT_WHEELS = ("deepspeed", "fairscale", "hjson")
 """On PyPI as sources alone, of Python alone."""
@@ -80,6 +80,9 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "pip", *build, *sources], check=True)
         built = [str(path) for path in Path(wheels).glob("*.whl")]
         subprocess.run([*pip, "--target", str(SITE), "--upgrade", *built], check=True)
+    # torchao's own kernels are of other precisions: those of float8 are torch's.
+    for path in SITE.glob("torchao/*.so"):
+        path.unlink()
     size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
     print(f"{SITE.relative_to(ROOT)}: {len(wanted) + len(built)} distributions, {size / 2**20:.0f} MiB")
 

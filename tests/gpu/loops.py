@@ -103,14 +103,14 @@ def runtime(step: Step, data: Data, device: torch.device | None = None) -> None:
     stratagem.Runtime("single", (device or step.on).type, 1, precision="bf16-mixed").launch(loop, quiet=True)
 
 
-def trainer(step: Step, data: Data, plugins: Sequence[str] = ()) -> None:
+def trainer(step: Step, data: Data, plugins: Sequence[str] = (), precision: str = "bf16-mixed") -> None:
     """Train by `Trainer`, with extensions."""
     with tempfile.TemporaryDirectory() as folder:
         stratagem.Trainer(
             strategy="single",
             accelerator=step.on.type,
             devices=1,
-            precision="bf16-mixed",
+            precision=precision,
             max_epochs=1,
             plugins=list(plugins),
             enable_checkpointing=False,
