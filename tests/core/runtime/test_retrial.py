@@ -50,6 +50,37 @@ def test_rates_that_move_and_states_that_grow_lead_to_none() -> None:
     assert not trials
 
 
+class CountsElements(SGD):
+    """Has attributes that its first step sets, as LBFGS has, and one for its user."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.number_of_elements: int | None = None
+        self.is_centered = False
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # without a loss
+        size = sum(p.numel() for group in self.param_groups for p in group["params"])
+        self.number_of_elements = self.number_of_elements or size
+        assert size == self.number_of_elements
+        self.has_stepped = True
+
+
+def test_attributes_that_a_step_sets_are_no_settings() -> None:
+    optimizer = CountsElements([nn.Parameter(torch.ones(2))])
+    tried: list[Optimizer] = []
+    retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), tried.append)
+    for _ in range(2):
+        retrial.before_step()
+        optimizer.step()
+        retrial.after_step()
+    assert not tried
+    optimizer.is_centered = True
+    retrial.before_step()
+    (made,) = tried
+    assert isinstance(made, CountsElements)
+    assert (made.is_centered, made.number_of_elements, hasattr(made, "has_stepped")) == (True, None, False)
+
+
 def test_a_refusal_reaches_the_caller() -> None:
     def refuse(_: Optimizer) -> None:
         raise CombinationError("it needs whole tensors")

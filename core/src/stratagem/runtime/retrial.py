@@ -20,6 +20,7 @@ class Retrial:
     An option that is set later, such as `group["centralize"] = True`, may make a step need whole tensors. A setting
     counts as switched if a flag, a text or None changes, or if a number changes between zero, infinite and other
     values. Learning rates and momenta that change from step to step don't count.
+    Attributes that a step itself changes don't count either, such as LBFGS's number of elements.
 
     Args:
         optimizer: the optimizer whose settings are watched.
@@ -33,7 +34,9 @@ class Retrial:
     ) -> None:
         self._optimizer, self._given, self._first, self._refuse = optimizer, given, first, refuse
         self._groups = len(first.param_groups)
-        self._switches = _switches(optimizer)
+        self._attributes, self._settings = _attributes(optimizer), _settings(optimizer)
+        self._set_by_steps: set[str] = set()
+        """Attributes that steps have changed. Their values fit today's parameters, and not those of the trial."""
 
     def before_step(self) -> None:
         """Try again if a setting was switched. Not collective: all ranks have the same settings.
@@ -41,26 +44,37 @@ class Retrial:
         Raises:
             CombinationError: the optimizer's results would differ on shards.
         """
-        switches = _switches(self._optimizer)
-        if switches != self._switches:
-            self._switches = switches
+        attributes, settings = _attributes(self._optimizer), _settings(self._optimizer)
+        if attributes != self._attributes or settings != self._settings:
+            self._attributes, self._settings = attributes, settings
             self._refuse(self._with_todays_settings())
+
+    def after_step(self) -> None:
+        """Note the attributes that the step has changed."""
+        attributes = _attributes(self._optimizer)
+        if attributes != self._attributes:
+            before, self._attributes = self._attributes, attributes
+            self._set_by_steps |= {k for k, value in attributes.items() if before.get(k, _MISSING) != value}
 
     def _with_todays_settings(self) -> Optimizer:
         """Return the copy from `setup` with current settings. Groups that were added later are the current ones."""
         tried, given = self._first, self._given
-        holders = [(vars(tried), vars(given)), *zip(tried.param_groups, given.param_groups)]
-        for before, today in holders:
-            # Leave out tensors that steps have made: they have the shapes of shards.
-            before.update(
-                {k: value for k, value in today.items() if k not in _MADE and not holds_tensors(value)}
-            )
+        settings = _without_tensors(vars(given))
+        vars(tried).update({k: value for k, value in settings.items() if k not in self._set_by_steps})
+        for before, today in zip(tried.param_groups, given.param_groups):
+            before.update(_without_tensors(today))
         tried.param_groups[self._groups :] = given.param_groups[self._groups :]
         return tried
 
 
+def _without_tensors(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings. Tensors that steps have made have the shapes of shards."""
+    return {k: value for k, value in holder.items() if k not in _MADE and not holds_tensors(value)}
+
+
 _MADE = ("param_groups", "params", "state")
 """Names of an optimizer and its groups for tensors. `holds_tensors` doesn't find those with one element."""
+_MISSING = object()
 
 
 def as_set_up(optimizer: Optimizer) -> Optimizer:
@@ -89,9 +103,12 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return value
 
 
-def _switches(optimizer: Optimizer) -> list[Any]:
-    holders: list[Mapping[str, Any]] = [vars(optimizer), *optimizer.param_groups]
-    return [(key, _switch(value)) for holder in holders for key, value in holder.items()]
+def _attributes(optimizer: Optimizer) -> dict[str, Any]:
+    return {key: _switch(value) for key, value in vars(optimizer).items()}
+
+
+def _settings(optimizer: Optimizer) -> list[Any]:
+    return [(key, _switch(value)) for group in optimizer.param_groups for key, value in group.items()]
 
 
 def _switch(value: Any) -> Any:

@@ -301,10 +301,14 @@ class Session:
     def step_prepared(self, prepared: Prepared, index: int, closure: Callable[[], Any] | None = None) -> bool:
         """Call `Prepared.step`, for a loop that completes gradients itself; return whether it was applied."""
         retrials = self._retrials.get(prepared, ())
-        if index < len(retrials):  # an optimizer that an engine makes itself is not tried
-            retrials[index].before_step()
+        # An optimizer that an engine makes itself is not tried.
+        retrial = retrials[index] if index < len(retrials) else None
+        if retrial is not None:
+            retrial.before_step()
         with self._watch.strategy_steps():
             applied = prepared.step(index, closure)
+        if retrial is not None:
+            retrial.after_step()
         prepared.loss_weights.note_step(index)
         return applied
 
