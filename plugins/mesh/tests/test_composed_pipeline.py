@@ -48,6 +48,7 @@ FOUR = {
     "pipeline=2+shard=2": composition("pipeline=2+shard=2", 2),
     "pipeline=2+replicate=2": composition("pipeline=2+replicate=2", 2),
     "pipeline=2+tensor=2": composition("pipeline=2+tensor=2", 1, SPLIT),
+    "gathered per micro-batch": composition("pipeline=2+shard=2", 2, shard={"gather_per_micro_batch": True}),
 }
 EIGHT = {
     "pipeline=2+shard=2+tensor=2": composition("pipeline=2+shard=2+tensor=2", 2, SPLIT),

@@ -56,3 +56,17 @@ def test_what_is_drawn_meanwhile_leaves_no_trace() -> None:
     print((drawn(), drawn("cpu")) == expected)
     """
     assert run(code, DRAWS) == "True"
+
+
+def test_a_trial_of_an_optimizer_keeps_the_generator_of_its_device() -> None:
+    """With those of all devices, PyTorch warns that it takes long."""
+    code = """
+    import warnings
+    from stratagem_sharding.optimizer_trial import why_not
+    warnings.simplefilter("error")
+    torch.manual_seed(3)
+    expected = drawn(), drawn("cpu")
+    torch.manual_seed(3)
+    print(why_not(torch.optim.SGD([torch.zeros(4, 4)], lr=0.1), ["rows"]), (drawn(), drawn("cpu")) == expected)
+    """
+    assert run(code, DRAWS) == "None True"

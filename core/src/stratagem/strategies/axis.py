@@ -192,6 +192,8 @@ class AxisSteps:
 
     has_gradients_to_complete: bool = False
     """Whether `complete_gradients` must be called. An axis with one rank doesn't need it, for example."""
+    asks_whether_calls_are_alike: bool = False
+    """Whether `gathered` uses its argument `calls_alike`. Finding it out takes a message per batch."""
 
     def begin(self, prepared: Prepared) -> None:
         """Prepare for training or evaluation. Called once, before the other methods.
@@ -204,15 +206,17 @@ class AxisSteps:
         """Return a context for each forward and each backward."""
         return nullcontext()
 
-    def gathered(self, reduces: bool) -> AbstractContextManager[Any]:
+    def gathered(self, reduces: bool, calls_alike: bool) -> AbstractContextManager[Any]:
         """Return a context for all forwards and backwards of a batch that runs through the parts of several ranks.
 
-        Ranks along this axis that read different batches may call their modules a different number of times, so
-        parameters can't be gathered in each call. The context gathers them on entry and frees them on exit. Both are
-        collective.
+        Unless `calls_alike`, ranks along this axis that read different batches may call their modules a different
+        number of times, so parameters can't be gathered in each call. The context then gathers them on entry and
+        frees them on exit. Both are collective.
 
         Args:
             reduces: whether gradients are reduced on exit, including unreduced ones of earlier batches.
+            calls_alike: whether all ranks call their modules equally often, in the same order. False unless
+                `asks_whether_calls_are_alike`.
         """
         return nullcontext()
 

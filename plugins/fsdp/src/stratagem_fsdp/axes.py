@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from stratagem_sharding.buckets import flattened_buckets, gradients_of_any
 from stratagem_sharding.wrap_policy import Policy, modules_named, recompute_activations
+from torch import nn
 from torch.distributed.tensor import DTensor
 
+from stratagem import ConfigError
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
 from stratagem_fsdp.parts import reduce_part, refuse_partly_used, shard_parts, units_of, unsharded
 from stratagem_fsdp.torch_private import joined_mesh, local_of
@@ -18,7 +20,6 @@ from stratagem_fsdp.units import shard_units
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
@@ -35,6 +36,11 @@ class ShardAxis(Axis):
         size: number of ranks among which they are sharded; "auto" uses the ranks that the other axes leave.
         auto_wrap_policy: which modules are gathered separately; as for fsdp.
         activation_checkpointing_policy: modules whose activations are computed again in backward; as for fsdp.
+        gather_per_micro_batch: for an axis that runs micro-batches, as `pipeline` does: gather each unit for the
+            forward and the backward of each micro-batch, and not once per batch. A rank then has the whole parameters
+            of one unit at a time, and receives each of them 2 × micro-batches times. Batches of a new shape and
+            evaluations are gathered once. Without such an axis, units are gathered for each forward and backward in
+            any case.
     """
 
     name = "shard"
@@ -52,10 +58,12 @@ class ShardAxis(Axis):
         *,
         auto_wrap_policy: Policy = None,
         activation_checkpointing_policy: Policy = None,
+        gather_per_micro_batch: bool = False,
     ) -> None:
         super().__init__(size)
         self.auto_wrap_policy = auto_wrap_policy
         self.activation_checkpointing_policy = activation_checkpointing_policy
+        self.gather_per_micro_batch = gather_per_micro_batch
 
     def apply(self, target: AxisTarget) -> AxisSteps:
         """Shard the module's units, also over the ranks of axes that leave sharding to this one."""
@@ -72,7 +80,10 @@ class ShardAxis(Axis):
             roots = shard_parts(
                 request, meshes.of, target.fill_unit, self.auto_wrap_policy, target.roots, split
             )
-            return PartSteps(roots, groups, request.device, split)
+            per_micro_batch = self.gather_per_micro_batch
+            if per_micro_batch:
+                _refuse_inner_units(request.original_module, roots, target.roots)
+            return PartSteps(roots, groups, request.device, split, gather_per_micro_batch=per_micro_batch)
         shard_units(request, meshes.of, target.fill_unit, self.auto_wrap_policy, list(target.split))
         whole = [each for each in request.module.parameters() if not isinstance(each, DTensor)]
         return ShardSteps(whole, groups, request.device)
@@ -130,6 +141,33 @@ class _Meshes:
         return self._found[names]
 
 
+def _refuse_inner_units(
+    original_module: nn.Module, roots: Sequence[FSDPModule], called: Sequence[nn.Module]
+) -> None:
+    """Refuse units that a rank's part calls itself: whether it does may follow from its data.
+
+    Ranks that gather different units at a time would get each other's shards.
+
+    Args:
+        original_module: the user's module.
+        roots: outermost units.
+        called: modules that the axis that divides the module calls in every micro-batch.
+
+    Raises:
+        ConfigError: names the first.
+    """
+    always: set[nn.Module] = set(called)
+    names = {module: name for name, module in original_module.named_modules()}
+    for root in roots:
+        for unit in units_of(root):
+            assert isinstance(unit, nn.Module)
+            if unit not in always:
+                raise ConfigError(
+                    f"gather_per_micro_batch=True gathers whole layers, and {names[unit]!r} is "
+                    "sharded as a unit of its own within one: leave auto_wrap_policy, or gather_per_micro_batch, out"
+                )
+
+
 class ShardSteps(AxisSteps):
     """Averages gradients of unsharded parameters, such as scalars.
 
@@ -157,13 +195,15 @@ class ShardSteps(AxisSteps):
 
 
 class PartSteps(ShardSteps):
-    """Gathers the units in this rank's part of a module once per batch. Another axis has divided the module.
+    """Gathers the units in this rank's part of a module. Another axis has divided the module.
 
     Args:
         roots: outermost units.
         groups: as for `ShardSteps`.
         device: of the tensors that collectives send.
         split: modules that another axis splits, so that each rank has different parameters.
+        gather_per_micro_batch: let torch gather each unit in each forward and backward, where all ranks call units
+            equally often. Otherwise all units are gathered once per batch.
     """
 
     def __init__(
@@ -172,10 +212,15 @@ class PartSteps(ShardSteps):
         groups: Sequence[Any],
         device: torch.device,
         split: Sequence[nn.Module],
+        *,
+        gather_per_micro_batch: bool,
     ) -> None:
         super().__init__((), groups, device)
         self._roots, self._split = roots, split
         self._names: dict[int, str] = {}
+        self.asks_whether_calls_are_alike = gather_per_micro_batch
+        self._reshards = False
+        """Whether torch frees units after each forward and each backward."""
 
     def begin(self, prepared: Prepared) -> None:
         """Find the parameters outside of units. Done here, since other axes fill split modules after `apply`."""
@@ -185,10 +230,12 @@ class PartSteps(ShardSteps):
         self._names = {id(each): name for name, each in module.named_parameters() if id(each) not in apart}
 
     @contextmanager
-    def gathered(self, reduces: bool) -> Iterator[None]:
-        """Gather all units before a batch, and reshard them after it: ranks may call units unequally often."""
+    def gathered(self, reduces: bool, calls_alike: bool) -> Iterator[None]:
+        """Gather all units before a batch, unless torch does during it. Reshard them after it."""
+        per_micro_batch = self.asks_whether_calls_are_alike and calls_alike
+        self._set_reshards(per_micro_batch)
         units = [unit for root in self._roots for unit in units_of(root)]
-        for unit in units:
+        for unit in () if per_micro_batch else units:
             unit.unshard()
         try:
             yield
@@ -202,6 +249,14 @@ class PartSteps(ShardSteps):
                 reduce_part(root)
         for unit in units:
             unit.reshard()
+
+    def _set_reshards(self, reshards: bool) -> None:
+        if reshards == self._reshards:
+            return  # torch's setters visit all modules
+        self._reshards = reshards
+        for root in self._roots:
+            root.set_reshard_after_forward(reshards)
+            root.set_reshard_after_backward(reshards)
 
     def release(self) -> None:
         super().release()

@@ -98,21 +98,33 @@ class ComposedPipeline(PipelinePrepared):
     # Per step -----------------------------------------------------------------------------------
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        with self._running(reduces=False):
+        # An evaluation may call the module several times, and cuts a smaller batch into fewer micro-batches.
+        with self._running(reduces=False, calls_alike=False):
             return super().evaluate(*args, **kwargs)
 
     def _run(self, args: tuple[Any, ...], divisor: float, sync: bool) -> Any:
-        with self._running(reduces=sync):
+        with self._running(reduces=sync, calls_alike=self._calls_alike(args)):
             return super()._run(args, divisor, sync)
 
     @contextmanager
-    def _running(self, reduces: bool) -> Iterator[None]:
-        """Run a batch with gathered parameters, so that its layers send none."""
+    def _running(self, reduces: bool, calls_alike: bool) -> Iterator[None]:
+        """Run a batch whose parameters the other axes gather."""
         with ExitStack() as stack:
             for each in self._axis_steps:
                 stack.enter_context(each.computing())
-                stack.enter_context(each.gathered(reduces))
+                stack.enter_context(each.gathered(reduces, calls_alike))
             yield
+
+    def _calls_alike(self, args: tuple[Any, ...]) -> bool:
+        """Whether all copies call their layers equally often. Collective, if an axis asks for it; else False.
+
+        For a batch of a new shape, each layer is called once more.
+        """
+        if not any(each.asks_whether_calls_are_alike for each in self._axis_steps):
+            return False
+        assert self._training is not None
+        knows = torch.tensor(float(self._training.has_stages_for(args)), device=self.device)
+        return bool(self._collectives.data.all_reduce(knows, "min"))
 
     def _reduce(self) -> None:
         with on_shards():

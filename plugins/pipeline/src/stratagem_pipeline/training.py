@@ -109,6 +109,10 @@ class Training:
                 self._plain.log(name, value, **how)
         return output
 
+    def has_stages_for(self, args: tuple[Any, ...]) -> bool:
+        """Whether stages were made for batches of this shape. To make them, `run` calls each layer once more."""
+        return _shapes(args) in self._routes
+
     # The user's step --------------------------------------------------------------------------------
 
     def _entries(self) -> list[_Entry]:

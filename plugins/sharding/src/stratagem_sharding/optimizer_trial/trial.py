@@ -230,7 +230,14 @@ def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
 @contextmanager
 def _generators_kept() -> Iterator[None]:
     states: tuple[Any, Any] = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    # Without a list of devices, torch keeps the generators of all that the machine has, and warns of it.
+    accelerator = torch.accelerator.current_accelerator()
+    kept = (
+        torch.random.fork_rng([])
+        if accelerator is None
+        else torch.random.fork_rng([torch.accelerator.current_device_index()], device_type=accelerator.type)
+    )
+    with kept:
         try:
             yield
         finally:
