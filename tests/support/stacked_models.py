@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from stratagem_sharding.traffic import watch_traffic
 from stratagem_testing import StrategySubject
 from stratagem_testing.recipe import Recipe, Trained
 from stratagem_testing.trained import net_weights, train
@@ -154,6 +155,33 @@ def held(subject: StrategySubject, recipe: Recipe) -> tuple[int, int]:
     counted = Held()
     train(subject, recipe, [counted], max_steps=1)
     return counted.parameters, counted.moments
+
+
+class Gathered(stratagem.Callback):
+    """Counts the bytes of parameters that this rank gathers, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.end: Callable[[], None] = lambda: None
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self.batches.append(0)
+        self.end = watch_traffic(self.count)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, output: Any, batch: Any, batch_idx: int) -> None:
+        self.end()
+
+    def count(self, collective: str, size: int) -> None:
+        """Add a message's bytes."""
+        # Each layer has more than a KiB. Checks of the strategy gather smaller messages.
+        self.batches[-1] += size if collective == "all_gather" and size > 1024 else 0
+
+
+def gathered(subject: StrategySubject, recipe: Recipe) -> list[int]:
+    """Return how many bytes of parameters this rank gathers in each batch. Run by every rank."""
+    counted = Gathered()
+    train(subject, recipe, [counted])
+    return counted.batches
 
 
 class Uneven(stratagem.Module):

@@ -12,3 +12,14 @@ class TestFSDP(StrategyContract):
     @pytest.fixture
     def subject(self) -> StrategySubject:
         return StrategySubject("fsdp", options={"timeout_s": 60})
+
+
+@pytest.mark.long
+class TestOneRank(StrategyContract):
+    """Nothing is in shards there, and what is tried on shards in other runs has to train, too."""
+
+    world_sizes = (1,)
+
+    @pytest.fixture
+    def subject(self) -> StrategySubject:
+        return StrategySubject("fsdp", options={"timeout_s": 60})

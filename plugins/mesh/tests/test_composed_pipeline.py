@@ -21,6 +21,7 @@ from stacked_models import (
     Variant,
     WholeStacked,
     fit_twice,
+    gathered,
     held,
     plain_uneven,
     train_uneven,
@@ -43,6 +44,8 @@ from stratagem.errors import DataError
 from stratagem.resolve.run import assemble
 
 TOLERANCE = 1e-6
+MICRO_BATCHES = 2
+"""As many as stages, where nothing else is said."""
 
 FOUR = {
     "pipeline=2+shard=2": composition("pipeline=2+shard=2", 2),
@@ -170,6 +173,18 @@ def test_a_rank_holds_its_shards_of_its_stage(tmp_path: Path) -> None:
     first, second, third, fourth = (parameters for parameters, _ in ranks)
     assert (first, third) == (second, fourth)
     assert min(first, third) > whole / 6
+
+
+def test_what_is_gathered_for_each_micro_batch(tmp_path: Path) -> None:
+    """Twice per micro-batch, but in the first batch, whose shape is new."""
+    recipe = Stacked(steps=3)
+    once, each = (
+        replace(FOUR[name], world_size=4, folder=str(tmp_path)).run(gathered, recipe)
+        for name in ("pipeline=2+shard=2", "gathered per micro-batch")
+    )
+    for by_batch, by_micro_batch in zip(once, each):
+        assert by_batch == by_batch[:1] * 3
+        assert by_micro_batch == [by_batch[0], *[2 * MICRO_BATCHES * by_batch[0]] * 2]
 
 
 def test_optimizers_that_need_whole_tensors(tmp_path: Path) -> None:
