@@ -1,4 +1,4 @@
-"""`RunConfig`: everything that decides which parts a run is made of."""
+"""`RunConfig`: all settings that decide which components a run has."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def path_text(name: str, path: object) -> str:
         path: a str, or a `os.PathLike` of one.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: `path` is something else.
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or "\0" in text:
-        raise ConfigError(f"{name}={short(path)} is no path: give a str or a pathlib.Path")
+        raise ConfigError(f"{name}={short(path)} isn't a path: give a str or a pathlib.Path")
     return text
 
 
 Devices = Union[int, Literal["auto"], "list[int]", "tuple[int, ...]"]
-"""3, -1, "auto" or [0, 2], as a program gives them: docs/guides/devices.md. A run also takes the texts of flags and
-files, as "3" and "0,2"; they aren't in this type, so that type checkers refuse `devices="two"`."""
+"""3, -1, "auto" or [0, 2]: see docs/guides/devices.md. A run also accepts the texts of flags and files, such as "3"
+and "0,2". They aren't in this type, so that type checkers refuse `devices="two"`."""
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -53,35 +53,36 @@ class RunOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Selection of a run: frozen, and picklable as long as the objects in it are.
+    """The configuration of a run. It is frozen, and picklable if the objects in it are.
 
-    Workers rebuild the run from it, so nothing live is ever in here.
+    Workers assemble the run from it, so it never contains live objects.
     """
 
-    # Components are `Any` here: their classes know this record. `Runtime` and `Trainer` have the types.
+    # Components are `Any` here, because the modules of their classes import this one. `Runtime` and `Trainer` have
+    # the types.
     strategy: Any = "auto"
     """A strategy's name, alias or preset, "distribution:name", or a strategy object."""
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword values for the strategy's constructor, when it is chosen by name."""
+    """Keyword values for the strategy's constructor, if it is chosen by name."""
     accelerator: Any = "auto"
     devices: Devices | str = "auto"
     num_nodes: int | str = 1
-    """Number of machines, or a minimum and a maximum, as "1:4": machines may then join and leave during the run."""
+    """Number of machines, or a minimum and a maximum such as "1:4": machines may then join and leave during the
+    run."""
     node_rank: int | None = None
-    """This node's rank when `stratagem` itself starts one launcher per node; None lets the
-    rendezvous number the nodes."""
+    """This node's rank, if you start `stratagem` once per node; None lets the rendezvous number the nodes."""
     rdzv_endpoint: str | None = None
-    """"host:port" where the nodes meet; needed for more than one node."""
+    """"host:port" of the nodes' rendezvous; needed for more than one node."""
     rdzv_backend: str = "c10d"
     rdzv_conf: str | None = None
-    """Settings of the rendezvous under torch's names, as "last_call_timeout=10,keep_alive_interval=2"."""
+    """Settings of the rendezvous, by torch's names, such as "last_call_timeout=10,keep_alive_interval=2"."""
     precision: Any = "32-true"
     environment: str = "auto"
     checkpoint: str = "directory"
     checkpoint_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword values for the checkpointer's constructor, as {"async": True}."""
+    """Keyword values for the checkpointer's constructor, such as {"async": True}."""
     max_restarts: int = 0
-    """How often a failed group of workers is started again."""
+    """How often a failed group of workers is restarted."""
     seed: int | None = None
     run_dir: str | None = None
     log_dir: str | None = None
@@ -96,7 +97,8 @@ class RunConfig:
     extensions: tuple[Any, ...] = ()
     """Objects with hook implementations, or names of installed extensions."""
     only_plugins: tuple[str, ...] = ()
-    """Distributions to consider in addition to the core, with those that they depend on; empty means all."""
+    """Distributions to consider in addition to the core, with the distributions on which they depend; empty means
+    all."""
     without_plugins: tuple[str, ...] = ()
     """Distributions to leave out."""
 

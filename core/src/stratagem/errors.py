@@ -1,7 +1,7 @@
 """Every error that Stratagem raises on purpose.
 
-A `UsageError` is for the user: one sentence that says what was got, what is allowed and what to
-do. The command line prints that sentence and exits with 2; nothing on disk has changed by then.
+A `UsageError` is for the user: one sentence that says what Stratagem got, what is allowed and what to do. The command
+line prints that sentence and exits with 2; nothing on disk has changed by then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 
 def short(value: object, limit: int = 80) -> str:
-    """Return `repr(value)`, its middle left out where it is longer than `limit`, for a message."""
+    """Return `repr(value)` for a message. If it is longer than `limit`, its middle is left out."""
     try:
         text = repr(value)
     except ValueError:  # an int of more digits than Python prints
@@ -21,7 +21,7 @@ def short(value: object, limit: int = 80) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes in binary units, as "113.5 KiB", for a message or a page."""
+    """Return a number of bytes in binary units, such as "113.5 KiB", for a message or a page."""
     for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= 0.9995 * size:  # not "1024.0 KiB"
             return f"{count / size:.1f} {unit}"
@@ -34,7 +34,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
     Args:
         name: the unknown name.
         known: the known names.
-        otherwise: returned where none is like it; "there is …" with all of them when None.
+        otherwise: returned if no known name is similar; None returns "there is …" with all of them.
     """
     names = list(dict.fromkeys(known))
     near = get_close_matches(name, names, n=3)
@@ -44,13 +44,13 @@ def nearest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
 
 
 class StratagemError(Exception):
-    """Base of all errors raised by Stratagem; `exit_code` is what the command line exits with."""
+    """Base of all errors raised by Stratagem. The command line exits with `exit_code`."""
 
     exit_code = 1
 
 
 class UsageError(StratagemError):
-    """The request can't be met as asked: the message says what to change."""
+    """The request can't be met as it is. The message says what to change."""
 
     exit_code = 2
 
@@ -60,11 +60,11 @@ class UnknownNameError(UsageError):
 
 
 class ConflictError(UsageError):
-    """Two distributions offer the same name; `distribution:name` settles it."""
+    """Two distributions offer the same name. `distribution:name` selects one."""
 
 
 class BrokenPluginError(UsageError):
-    """A plugin was selected that can't be loaded; the original error is the cause."""
+    """The selected plugin can't be loaded. The original error is the cause."""
 
 
 class ApiVersionError(BrokenPluginError):
@@ -72,7 +72,7 @@ class ApiVersionError(BrokenPluginError):
 
 
 class LockError(UsageError):
-    """What is installed isn't what the lock file says, or the lock file can't be read."""
+    """The installed plugins aren't those of the lock file, or the lock file can't be read."""
 
 
 class DeviceError(UsageError):
@@ -84,7 +84,7 @@ class PrecisionError(UsageError):
 
 
 class CombinationError(UsageError):
-    """Chosen parts that don't work together; the message names the nearest ones that do."""
+    """The chosen components don't work together. The message names the nearest ones that do."""
 
 
 class ConfigError(UsageError):
@@ -96,23 +96,23 @@ class TargetError(UsageError):
 
 
 class CheckpointError(UsageError):
-    """A path that is no checkpoint, or a checkpoint that can't be read."""
+    """A path isn't a checkpoint, or a checkpoint can't be read or written."""
 
 
 class DataError(UsageError):
-    """Loaders or batches that the run can't use."""
+    """The run can't use loaders or batches."""
 
 
 class ShardedUseError(UsageError):
-    """Parameters were used where this process has only its shard of them."""
+    """Code used parameters of which this process has only its shard."""
 
 
 class GradientError(UsageError):
-    """A gradient that isn't the average over all ranks was about to be used; the message names the parameter."""
+    """Code was about to use a gradient that isn't the average over all ranks. The message names the parameter."""
 
 
 class LoggingError(StratagemError):
-    """Ranks logged different values, or a value that is no number."""
+    """Ranks logged different values, or a value that isn't a number."""
 
 
 class NonFiniteError(StratagemError):
@@ -120,13 +120,13 @@ class NonFiniteError(StratagemError):
 
 
 class SealError(StratagemError):
-    """The hooks of a run don't fit together; raised when the run is sealed, before anything is started."""
+    """The hooks of a run don't fit together. It is raised before anything is started."""
 
     exit_code = 2
 
 
 class DoubleAnswerError(SealError):
-    """Two plugins answer one hook."""
+    """Two plugins implement the same hook."""
 
 
 class UnknownHookError(SealError):
@@ -138,17 +138,17 @@ class HookArgumentError(SealError):
 
 
 class LostMarkerError(SealError):
-    """A hook implementation isn't marked `@hookimpl`: a plugin has none, or a subclass overrides one."""
+    """`@hookimpl` is missing: a plugin has no marked method, or a subclass overrides one without the mark."""
 
 
 class NoneAnswerError(SealError):
-    """A hook was answered with None, in a run that has begun."""
+    """A hook returned None, in a run that has begun."""
 
     exit_code = 1
 
 
 class WrongAnswerError(SealError):
-    """A hook was answered with an object of another kind than its protocol's, in a run that has begun."""
+    """A hook returned an object that isn't of its protocol's class, in a run that has begun."""
 
     exit_code = 1
 
@@ -158,15 +158,15 @@ class DigestMismatchError(StratagemError):
 
 
 class ReplicaError(StratagemError):
-    """Copies on different ranks differ; the message names what differs, since when, and the ranks."""
+    """Copies on different ranks differ. The message names what differs, since when, and the ranks."""
 
 
 class CollectiveError(StratagemError):
-    """A collective failed or timed out; the message names the rank that is missing, where known."""
+    """A collective failed or timed out. The message names the missing rank, if it is known."""
 
 
 class RendezvousError(StratagemError):
-    """The nodes of a run didn't meet; the message says where."""
+    """The nodes of a run didn't find each other. The message names the rendezvous."""
 
 
 class WorkerError(StratagemError):
@@ -175,8 +175,8 @@ class WorkerError(StratagemError):
     Attributes:
         rank: global rank of the first worker that failed.
         host: name of the host that it ran on.
-        traceback: its traceback as text; empty when a signal ended it.
-        exit_code: what the launching command should exit with.
+        traceback: its traceback as text; empty if a signal ended it.
+        exit_code: the exit code for the launching command.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ def test_an_object_is_made_for_the_device_of_a_process() -> None:
 @pytest.mark.parametrize("precision", ["float8", "float8-rowwise", Float8(), Float8("rowwise")])
 def test_the_cpu_is_refused_before_the_launch(precision: Any) -> None:
     with pytest.raises(
-        PrecisionError, match=r"'float8.*' is not available on cpu: it works on cuda alone; cpu has"
+        PrecisionError, match=r"'float8.*' is not available on cpu: it only works on cuda; cpu has"
     ):
         Runtime("ddp", accelerator="cpu", devices=2, precision=precision).launch(print)
 

@@ -22,8 +22,8 @@ WRONG = {
     "a list": (lambda c: c.all_gather([1]), r"all_gather got a list; allowed are tensors"),
     "bool": (lambda c: c.all_reduce(ONES > 0), r"'mean' got a bool tensor: convert it"),
     "complex": (lambda c: c.all_reduce(ONES + 1j, "max"), "only 'mean' and 'sum'"),
-    "source": (lambda c: c.broadcast(ONES, 9), "src=9, and there (is|are) rank"),
-    "before": (lambda c: c.broadcast({}, -1), "src=-1, and there (is|are) rank"),
+    "source": (lambda c: c.broadcast(ONES, 9), "src=9, and there (is only|are) rank"),
+    "before": (lambda c: c.broadcast({}, -1), "src=-1, and there (is only|are) rank"),
 }
 UNEQUAL = {
     "shapes": (

@@ -50,7 +50,7 @@ def test_what_is_given_is_taken() -> None:
     assert isinstance(chosen.value, SingleProcess)
     assert chosen.name == "single"
     for odd in (3, object(), int, None):
-        with pytest.raises(ConfigError, match="is no environment: give a name, or a class derived from"):
+        with pytest.raises(ConfigError, match="isn't an environment: give a name, or a class derived from"):
             choose_environment(load_catalogue(), odd, {})
 
 

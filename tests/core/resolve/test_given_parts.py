@@ -60,7 +60,7 @@ def test_environment_as_an_object() -> None:
     worker = run.worker_config(run.launcher())
     assert (worker.environment, worker.strategy.cluster_environment) == ("torchelastic", None)
     assert run.strategy.cluster_environment is environment
-    with pytest.raises(ConfigError, match="is no environment: give a name"):
+    with pytest.raises(ConfigError, match="isn't an environment: give a name"):
         assembled(DDPStrategy(cluster_environment=object()))  # type: ignore[arg-type]
 
 

@@ -246,7 +246,7 @@ def test_a_precision_names_the_accelerators_it_works_on() -> None:
     installed = catalogue(
         component("precision", "wide"), component("precision", "eight", accelerators=("there", "far"))
     )
-    message = r"'eight' is not available on here: it works on there or far alone; here has wide$"
+    message = r"'eight' is not available on here: it only works on there or far; here has wide$"
     with pytest.raises(PrecisionError, match=message):
         choose_precision(installed, "eight", Here(), Capabilities())
 

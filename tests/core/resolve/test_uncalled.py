@@ -26,7 +26,7 @@ def test_a_strategys_method_that_nothing_calls_is_refused(name: str, advice: str
     cls = type("Mine", (DDPStrategy,), {name: method})
     with pytest.raises(ConfigError) as refused:
         assembled(cls(), accelerator="cpu", devices=2)
-    assert str(refused.value) == f"Mine.{name} overrides what nothing calls here: {advice}"
+    assert str(refused.value) == f"Mine.{name} overrides a method that nothing calls here: {advice}"
 
 
 def test_methods_that_a_strategy_calls_itself_stay() -> None:

@@ -1,4 +1,4 @@
-"""What `devices` means: 3, "3", -1, "auto", [0, 2], "0,2" and "0,"."""
+"""Parses `devices`: 3, "3", -1, "auto", [0, 2], "0,2" and "0,"."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _ALLOWED = "allowed are a number of devices (2), -1 for all, 'auto', or indices 
 def parse_devices(devices: Any, *, count: int, default: int) -> tuple[int, ...]:
     """Return the indices of the devices that `devices` asks for, one per process of a node.
 
-    A number, as int or text, is how many: 3 and "3" are the first three. A list, or text with a
-    comma, names them: [3], "3," and "1, 3". -1 and "-1" are all; "auto" is `default` of them; 0, "0"
-    and [] are none. Whether there are such devices is the accelerator's to say: see `devices_of`.
+    A number, as int or text, is how many: 3 and "3" are the first three. A list, or text with a comma, names devices:
+    [3], "3," and "1, 3". -1 and "-1" are all devices, "auto" is the first `default` ones, and 0, "0" and [] are none.
+    Only the accelerator knows whether these devices exist: see `devices_of`.
 
     Args:
         devices: the user's value.
-        count: number of devices there are, for -1.
+        count: number of available devices, for -1.
         default: number of devices that "auto" stands for.
 
     Returns:
-        Different indices in the order asked for; empty for none.
+        Different indices in the user's order; empty for none.
 
     Raises:
-        DeviceError: nonsense, a device named twice, or all devices of none.
+        DeviceError: the value has no meaning, names a device twice, or asks for all devices of none.
     """
     if isinstance(devices, str):
         return _from_text(devices, count, default)
@@ -43,7 +43,7 @@ def parse_devices(devices: Any, *, count: int, default: int) -> tuple[int, ...]:
 
 
 def count_of(devices: Any) -> int | None:
-    """Return how many devices `devices` asks for; None where that depends on the machine.
+    """Return how many devices `devices` asks for; None if that depends on the machine.
 
     Raises:
         DeviceError: as `parse_devices` does.

@@ -1,4 +1,4 @@
-"""A checkpoint that can't be written is a failure of the run, which has begun, and names its path."""
+"""Errors of saving: they name the checkpoint's path, and are failures of a run that has begun."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stratagem.errors import CheckpointError
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Around the save of a checkpoint: an error names `path`, and the command line exits with 1 for it.
+    """Use it around the save of a checkpoint. Its errors then name `path`, and make the command line exit with 1.
 
     Raises:
-        CheckpointError: as what is within raises it.
+        CheckpointError: the save raised it.
     """
     try:
         yield

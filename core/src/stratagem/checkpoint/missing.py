@@ -1,4 +1,4 @@
-"""`MissingCheckpointer`: stands where no checkpoint plugin is installed."""
+"""`MissingCheckpointer`: the checkpointer if no checkpoint plugin is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`CheckpointerWrapper`: the base of what a wrapper of the hook `checkpoint` returns."""
+"""`CheckpointerWrapper`: the base class for results of wrappers of the `checkpoint` hook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class CheckpointerWrapper(Checkpointer):
     """Forwards every call to `inner`; a subclass overrides what it changes.
 
     Args:
-        inner: what the wrapped implementation answered with.
+        inner: the result of the wrapped implementation.
     """
 
     def __init__(self, inner: Checkpointer) -> None:

@@ -61,7 +61,7 @@ def check_source(src: Any, world_size: int) -> None:
         UsageError: says which ranks there are.
     """
     if not isinstance(src, int) or not 0 <= src < world_size:
-        ranks = f"ranks 0 to {world_size - 1}" if world_size > 1 else "rank 0 alone"
+        ranks = f"ranks 0 to {world_size - 1}" if world_size > 1 else "only rank 0"
         raise UsageError(f"broadcast got src={src!r}, and there {'are' if world_size > 1 else 'is'} {ranks}")
 
 

@@ -1,7 +1,7 @@
-"""Names of `stratagem` that aren't the core's: distributions name them in a group of entry points.
+"""Names that other distributions add to `stratagem`, by entry points.
 
-An entry point `Trainer = "some_package.module:Trainer"` in the group `stratagem.names` makes `stratagem.Trainer` that
-object. The group is read when a name is asked for that the core doesn't have, and not before.
+An entry point `Trainer = "some_package.module:Trainer"` in the group `stratagem.names` makes that object available as
+`stratagem.Trainer`. The group is read only when code uses a name that the core doesn't have.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ GROUP = "stratagem.names"
 """The group's name."""
 
 _homes: dict[str, str] = {}
-"""Name → "module:attribute". Read once, since that takes some 10 ms and jsonargparse asks for many unknown names."""
+"""Name → "module:attribute". It is read once, because that takes 10 ms and jsonargparse tries many unknown names."""
 
 
 def facade_names() -> dict[str, str]:
     """Return name → "module:attribute" of all names that installed distributions add to `stratagem`.
 
     Raises:
-        ImportError: two distributions add one name.
+        ImportError: two distributions add the same name.
     """
     import importlib_metadata  # not needed for the core's names
 
@@ -56,10 +56,10 @@ def facade_name(name: str) -> Any:
         raise AttributeError(f"module 'stratagem' has no attribute {name!r}")
     module, _, attribute = _homes[name].partition(":")
     found = import_from(module, attribute)
-    setattr(stratagem, name, found)  # Python finds it there from now on, and doesn't ask again
+    setattr(stratagem, name, found)  # from now on, Python finds it without calling `__getattr__`
     return found
 
 
 def _is_module(name: str) -> bool:
-    """Whether it is a module of the core: `from stratagem import sdk` asks for an attribute before it imports one."""
+    """Whether it is a module of the core: `from stratagem import sdk` looks for an attribute first."""
     return name in {module.name for module in iter_modules(stratagem.__path__)}

@@ -1,7 +1,7 @@
-"""The index of known plugins: what to install for a name that isn't here, and what is called otherwise now.
+"""The index of known plugins: what to install for a name that isn't installed, and new names of settings.
 
-The core names no plugin. A distribution that knows many of them declares an `Index` in the group of entry points
-`stratagem.index`; it is read where an error is about to be raised, and not before. Without one, hints are general.
+The core doesn't know the names of plugins. A distribution that knows many of them declares an `Index` in the entry
+point group `stratagem.index`. It is read only before an error is raised. Without an index, hints are general.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def _none_is_renamed(settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Index:
-    """What is known of plugins that may not be installed."""
+    """Data about plugins that may not be installed."""
 
     offers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Kind → name → the distribution that offers it."""
     launchers: Mapping[str, str] = field(default_factory=dict)
     """Variable that a launcher sets → the environment that reads it."""
     renamed: Callable[[Mapping[str, Any]], str] = _none_is_renamed
-    """Says of settings with values how those are called now that have another name; empty where none has."""
+    """Gets settings and their values. Returns a sentence about those that have a new name; empty if none has."""
 
     def of_kind(self, kind: str) -> Mapping[str, str]:
-        """Name → distribution, of one kind of component."""
+        """Return name → distribution, for one kind of component."""
         return self.offers.get(kind, {})
 
 

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that importing the package loads no torch."""
+"""Names of a package that are imported when they are first used, so that importing the package doesn't load torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package whose names come from elsewhere.
+    """Return `__getattr__` and `__dir__` for a package whose names are in other modules.
 
     Args:
         package: its `__name__`.
-        homes: module → its names that the package has, with spaces between them. A module that begins with a dot
-            is below the package.
+        homes: module → names in it that the package has, separated by spaces. A module that begins with a dot is
+            below the package.
     """
     where = {name: home for home, names in homes.items() for name in names.split()}
 
@@ -25,7 +25,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = where[name]
         found = import_from(f"{package}{home}" if home.startswith(".") else home, name)
-        # Kept in the package, so that Python finds it there and doesn't call `get` again.
+        # Keep it in the package, so that Python finds it there and doesn't call `get` again.
         setattr(sys.modules[package], name, found)
         return found
 
@@ -33,7 +33,7 @@ def lazy_names(
 
 
 def import_from(module: str, name: str, what: str = "") -> Any:
-    """Import `name` of a module here or in another distribution of ours; `what` is how an error calls it.
+    """Import `name` from a module of this or another distribution of ours. `what` is its name in errors.
 
     Raises:
         ImportError: the distribution isn't installed; says which.

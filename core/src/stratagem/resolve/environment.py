@@ -58,7 +58,7 @@ def choose_environment(
         return Resolved("environment", getattr(wanted, "name", type(wanted).__name__), wanted)
     if not isinstance(wanted, str):
         raise ConfigError(
-            f"cluster_environment={short(wanted)} is no environment: give a name, or a class derived from "
+            f"cluster_environment={short(wanted)} isn't an environment: give a name, or a class derived from "
             "stratagem.Environment or an object of one"
         )
     if wanted != "auto":

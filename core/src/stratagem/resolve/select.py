@@ -274,7 +274,7 @@ def _refuse_on(accelerator: Accelerator, component: Component) -> str | None:
     """Return why a precision isn't available on an accelerator; None if it is."""
     able = component.capabilities.accelerators
     if not allows(able, accelerator.name):
-        return f"it works on {' or '.join(able)} alone"
+        return f"it only works on {' or '.join(able)}"
     return accelerator.refuse_precision(component.name)
 
 

@@ -55,7 +55,9 @@ def refuse_uncalled(classes: Iterable[type]) -> None:
     for cls in classes:
         for name, advice in UNCALLED.items():
             if callable(vars(cls).get(name)) and not _is_mentioned(name, classes):
-                raise ConfigError(f"{cls.__qualname__}.{name} overrides what nothing calls here: {advice}")
+                raise ConfigError(
+                    f"{cls.__qualname__}.{name} overrides a method that nothing calls here: {advice}"
+                )
 
 
 def _is_mentioned(name: str, classes: Iterable[type]) -> bool:

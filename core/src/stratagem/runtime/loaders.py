@@ -115,7 +115,7 @@ class EvalLoader(_Given, Generic[BatchT]):
         return (batch for batch, _ in self.pairs())
 
     def pairs(self) -> Iterator[tuple[BatchT, bool]]:
-        """Yield (batch, counts). Under a strategy whose forward is collective, all ranks get as many batches.
+        """Yield (batch, counts). If the strategy's forward is collective, all ranks get the same number of batches.
 
         A batch whose `counts` is False only lets this rank take part in the other ranks' forward. Every rank must
         iterate to the end.

@@ -113,7 +113,7 @@ class PreparedOptimizer(Optimizer):
 def _step(self: PreparedOptimizer, closure: Callable[[], Any] | None = None, **further: Any) -> Any:
     if further:
         raise ConfigError(
-            f"{type(self.inner).__name__}.step got {', '.join(further)}, and a strategy calls step(closure) alone: "
+            f"{type(self.inner).__name__}.step got {', '.join(further)}, and a strategy only calls step(closure): "
             "make it an attribute of the optimizer, or a setting of its groups"
         )
     if self._accumulation is not None and self._accumulation.is_within:

@@ -231,7 +231,7 @@ class Session:
         return reader
 
     def refuse_other_ranks(self, reader: CheckpointReader) -> None:
-        """Refuse a checkpoint that this run's strategy can't load. Not collective. Not for loading weights only.
+        """Refuse a checkpoint that this run's strategy can't load completely. Not collective.
 
         Raises:
             CheckpointError: another number of ranks wrote it, and the strategy doesn't declare "resharding".

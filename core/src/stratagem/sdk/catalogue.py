@@ -1,4 +1,4 @@
-"""What the installed distributions offer."""
+"""The components of the installed distributions."""
 
 from stratagem.installed.catalogue import Catalogue, load_catalogue
 from stratagem.installed.entry_points import GROUP

@@ -1,4 +1,4 @@
-"""For training loops: losses, data shared among ranks, random numbers."""
+"""For training loops: losses, data divided among ranks, random numbers."""
 
 from stratagem.data.evaluate import EvalData
 from stratagem.data.generators import global_kept

@@ -1,4 +1,4 @@
-"""For strategies' constructors: the options that they share, as records for `**options`."""
+"""For constructors of strategies: the options that they share, as `TypedDict`s for `**options`."""
 
 from stratagem.strategies.options import ParallelOptions, ProcessGroupOptions, StrategyOptions, split_options
 

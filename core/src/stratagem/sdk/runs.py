@@ -1,4 +1,4 @@
-"""From a configuration to a run: what the command line and the trainer are built on."""
+"""From a configuration to a run: the base of the command line and the trainer."""
 
 from stratagem.config import RunOptions
 from stratagem.resolve.defaults import Defaults

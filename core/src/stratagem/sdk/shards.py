@@ -1,4 +1,4 @@
-"""Of parameters that ranks share out: in which ways, and how to tell whether copies are equal."""
+"""For parameters that ranks divide: the ways to do it, and fingerprints that show whether copies are equal."""
 
 from stratagem.strategies.cuts import CUTS, Cut
 from stratagem.strategies.fingerprint import fingerprint, number_of

@@ -1,4 +1,4 @@
-"""What torch keeps private of tensors and stores: hooks of tensors, counts of writes, a group's store."""
+"""Private names of torch for tensors and stores: hooks of tensors, counts of writes, a group's store."""
 
 from stratagem.collectives.torch_private import store_of
 from stratagem.strategies.torch_private import (

@@ -13,8 +13,8 @@ from stratagem_launch.launch_dir import LaunchDir
 def early_exits_fail(launch_dir: LaunchDir, attempt: int, rank: int) -> Iterator[None]:
     """Make `os._exit(0)` record an event and end this process with code 1. A context manager.
 
-    Torch elastic takes exit code 0 for success, and then waits for ever for the value that such a process didn't
-    return. Processes that this one forks are unaffected.
+    Torch elastic takes exit code 0 for success, and then waits forever for the return value of such a process.
+    Processes that this one forks are unaffected.
     """
     exit_now, own = os._exit, os.getpid()
 

@@ -41,7 +41,7 @@ def preparation(task: bytes, start_method: str) -> dict[str, Any]:
         path = data.get("init_main_from_path")
         if path is not None and not os.path.isfile(path):
             raise UsageError(
-                f"the launching script {path!r} is no file that workers could import: put it in a file, "
+                f"the launching script {path!r} isn't a file that workers could import: put it in a file, "
                 f'or use start_method="fork" instead of {start_method!r}'
             )
         return {}

@@ -72,8 +72,8 @@ class StopRequest:
 def stop_signals(launch_dir: LaunchDir) -> Iterator[StopRequest]:
     """Forward signals to workers that obey them by saving. Other signals raise SystemExit once workers have ended.
 
-    The elastic agent of some versions of torch sets its own handlers and leaves them: the caller's are restored.
-    Outside the main thread Python can set none, and workers notice the end of this process.
+    The elastic agent of some versions of torch leaves its own handlers in place, so the caller's are restored.
+    Outside the main thread, Python can't set handlers. There, workers only notice the end of this process.
     """
     request = StopRequest(launch_dir)
     if threading.current_thread() is not threading.main_thread():
