@@ -104,6 +104,7 @@ class ProcessGroupCollectives(GroupCollectives):
     def barrier(self, name: str | None = None) -> None:
         self._barriers += 1
         began = time.monotonic()
+        # If the barrier fails, keys in the store show which ranks are missing. torch's error may not name them.
         came = [f"barrier/{self._barriers}/{rank}" for rank in range(self.world_size)]
         self._store.set(came[self.rank], "")
         what = f"barrier {name!r}" if name else "barrier"

@@ -166,6 +166,8 @@ def wrap(
     wrapped = prepared.original_module if is_module else PreparedModule(prepared, methods)
     # A wrapper gives such an optimizer the mean if losses are sums.
     evaluates = any(map(_evaluates_loss, prepared.optimizers))
+    # The user's optimizers are enough if nothing is to be done around a step: no reduction or comparison with other
+    # ranks, no poll of a save in the background, and no step to hold back.
     if (
         prepared.steps_directly
         and session.steps_alone

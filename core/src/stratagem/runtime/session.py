@@ -164,11 +164,14 @@ class Session:
         ledger.carry_over()
         ledger.check(prepared.carries_hooks)
         replaced = ledger.replaced()
+        # With a single rank and no work of the strategy around a step, a loop may step optimizers as it likes.
         is_direct = self.steps_alone and prepared.steps_directly
         if replaced or not is_direct:
             self._watch.add(prepared, given, replaced)
         refuse_use(parameter for each in replaced if (parameter := each()) is not None)
         self._prepared[prepared] = (ledger, module)
+        # If the strategy can't call an optimizer's train() and eval(), refuse it now and not in the middle of
+        # training.
         for index, each in enumerate(given[: len(prepared.optimizers)]):
             for method in (getattr(each, name, None) for name in ("train", "eval")):
                 if isinstance(method, MethodType):

@@ -106,6 +106,8 @@ class ReplicaGuard:
             by_layout[copy.layout].append(copy)
         device = self._collectives.device
         # The size is the same on all ranks, whatever they hold: gathering different sizes would fail or hang.
+        # Two numbers for values that every rank has: a checksum of their names, and their fingerprint. Then two for
+        # each layout: a checksum of this rank's shard, and the fingerprint of values in it.
         numbers = torch.zeros(2 + 2 * LAYOUTS, dtype=torch.int64, device=device)
         everywhere = by_layout.pop("", [])
         numbers[0] = number_of([copy.name for copy in everywhere])

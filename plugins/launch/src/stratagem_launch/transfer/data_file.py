@@ -58,6 +58,7 @@ class DataFile:
         Raises:
             UsageError: there is no room.
         """
+        # Tensors keep the alignment that they have in this process's memory.
         begin = self._size_bytes + (address - self._size_bytes) % _ALIGNED_BYTES
         for done in range(0, size_bytes, _CHUNK_BYTES):
             self._write(memory_at(address + done, min(_CHUNK_BYTES, size_bytes - done)), begin + done)
@@ -116,6 +117,7 @@ def free_memory_bytes() -> int | None:
     try:  # a container's own limit
         limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         details = (_GROUP / "memory.stat").read_text().splitlines()
+        # The system can reclaim the page cache ("file"), but not the shared memory that is counted in it.
         return min(free, limit - used + _field(details, "file") - _field(details, "shmem"))
     except (OSError, ValueError):  # ValueError: "max", no limit
         return free
