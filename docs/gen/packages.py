@@ -15,7 +15,7 @@ from typing import Any
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10, where mypy and pytest bring its forerunner
-    import tomli as tomllib  # type: ignore[no-redef]
+    import tomli as tomllib  # type: ignore[no-redef]  # the same module under its older name
 
 ROOT = Path(__file__).parents[2]
 VERSION = "0.1.*"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import stratagem_sharding
 
@@ -119,10 +120,10 @@ def _summary(module: str, name: str) -> str:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         doc = ast.get_docstring(node) or ""
     else:
-        body = ast.parse(inspect.getsource(import_module(home))).body
-        after = body[[ast.unparse(one) for one in body].index(ast.unparse(node)) + 1 :][:1]  # type: ignore[arg-type]
+        body: list[Any] = ast.parse(inspect.getsource(import_module(home))).body
+        after = body[[ast.unparse(one) for one in body].index(ast.unparse(node)) + 1 :][:1]
         text = after and isinstance(after[0], ast.Expr) and isinstance(after[0].value, ast.Constant)
-        doc = inspect.cleandoc(str(after[0].value.value)) if text else ""  # type: ignore[attr-defined]
+        doc = inspect.cleandoc(str(after[0].value.value)) if text else ""
     return " ".join(doc.partition("\n\n")[0].split()).replace("|", "\\|")
 
 

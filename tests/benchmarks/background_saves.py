@@ -126,7 +126,7 @@ def firsts(folder: str) -> list[tuple[float, ...]]:
     for number in range(ROUNDS):
         checkpointer = DirectoryCheckpointer(local, async_=True)
         time.sleep(1.0)  # in which a run would train
-        pid, saves = checkpointer._background.writer.pid, []  # type: ignore[union-attr]
+        pid, saves = checkpointer._background.writer.pid, []  # type: ignore[union-attr]  # async_ sets it
         for turn in range(2):
             path = os.path.join(folder, f"first{number}-{turn}")
             began = time.perf_counter(), time.process_time(), processor_s(pid)

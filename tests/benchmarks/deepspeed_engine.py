@@ -34,7 +34,7 @@ WARM = 20
 BATCH, WIDTH = 64, 384
 TARGET = 0.95
 BUCKETS = {"reduce_bucket_size": 1_000_000, "allgather_bucket_size": 1_000_000}
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": BATCH,
     "gradient_clipping": 0.0,
     "zero_allow_untested_optimizer": True,
@@ -105,7 +105,7 @@ def _loop(runtime: Any, stage: int) -> float:
     from stratagem_deepspeed.library import load
 
     deepspeed, module = load("cpu"), Timed()
-    config = {**CONFIG, "zero_optimization": {**CONFIG["zero_optimization"], "stage": stage}}  # type: ignore[dict-item]
+    config = {**CONFIG, "zero_optimization": {**CONFIG["zero_optimization"], "stage": stage}}
     engine, *_ = deepspeed.initialize(
         model=module.net, optimizer=module.configure_optimizers(), config=config, dist_init_required=False
     )

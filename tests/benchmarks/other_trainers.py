@@ -95,7 +95,8 @@ def hugging_face(data: Data) -> float:
             folder, num_train_epochs=1, per_device_train_batch_size=data.batch_size or 1, use_cpu=True,
             report_to=[], logging_strategy="no", save_strategy="no", disable_tqdm=True, max_grad_norm=0.0,
         )  # fmt: skip
-        rows = [{"x": x, "y": y} for x, y in data.dataset]  # type: ignore[attr-defined]
+        samples: Any = data.dataset
+        rows = [{"x": x, "y": y} for x, y in samples]
         optimizer = module.tiny.configure_optimizers()
         constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
         Trainer(module, arguments, train_dataset=rows, optimizers=(optimizer, constant)).train()

@@ -72,8 +72,8 @@ class Batches(Dataset[Any]):
     """The same data, cut into batches beforehand: reading one costs next to nothing."""
 
     def __init__(self) -> None:
-        samples = loader().dataset
-        self.batches = list(zip(*(tensor.split(BATCH) for tensor in samples.tensors)))  # type: ignore[attr-defined]
+        samples: Any = loader().dataset
+        self.batches = list(zip(*(tensor.split(BATCH) for tensor in samples.tensors)))
 
     def __len__(self) -> int:
         return STEPS

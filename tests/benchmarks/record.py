@@ -146,7 +146,8 @@ def own_work(recorded: bool, many: bool, on_device: bool = False, steps: int = 1
             wrapped = RecordedPrepared(prepared, recorder)
             prepared.end_forward, prepared = wrapped.end_forward, wrapped
             if many:
-                recorder.watch = StragglerWatch(OneOfMany(), recorder.note_slow)  # type: ignore[arg-type]
+                ranks: Any = OneOfMany()
+                recorder.watch = StragglerWatch(ranks, recorder.note_slow)
         batch = (torch.zeros(32, 4), torch.zeros(32))
         began = time.thread_time()
         for idx, each in enumerate(prepared.dataloader([batch] * steps)):

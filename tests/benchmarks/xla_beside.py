@@ -103,7 +103,7 @@ def main() -> None:
             kind = "xla" if strategy.startswith("xla") else "cpu"
             ranks = pools[kind].run(2 if kind == "cpu" else 1, train, strategy, timeout_s=900)
             rates[strategy].append(ranks[0][0])
-            weights[strategy] = tuple(max(rank[index] for rank in ranks) for index in (1, 2))  # type: ignore[assignment]
+            weights[strategy] = tuple(max(rank[index] for rank in ranks) for index in (1, 2))
     for pool in pools.values():
         pool.close()
     parameters = sum(parameter.numel() for parameter in Transformer().parameters())

@@ -94,7 +94,7 @@ def _call(made: Case, work: Path) -> str:
         os.environ.update(environ)
         sys.path[:] = path
     said.flush()
-    lines = said.buffer.getvalue().decode().rstrip().splitlines()  # type: ignore[attr-defined]
+    lines = said.buffer.getvalue().decode().rstrip().splitlines()
     took_s, after = time.process_time() - began, _listed(work)
     for name in made.files:
         (work / name).unlink()
@@ -168,12 +168,14 @@ def _nothing_is_launched() -> Iterator[None]:
                     resolved()
 
     kept = ElasticLauncher.launch, InProcessLauncher.launch, vars(ElasticLauncher)["preload"]
-    ElasticLauncher.launch = InProcessLauncher.launch = stop  # type: ignore[method-assign, assignment]
-    ElasticLauncher.preload = lambda *_: None  # type: ignore[method-assign, assignment]
+    ElasticLauncher.launch = InProcessLauncher.launch = stop  # type: ignore[method-assign,assignment]  # patched
+    ElasticLauncher.preload = lambda *_: None  # type: ignore[method-assign]  # patched
     try:
         yield
     finally:
-        ElasticLauncher.launch, InProcessLauncher.launch, ElasticLauncher.preload = kept  # type: ignore[method-assign]
+        launch, in_process_launch, preload = kept
+        ElasticLauncher.launch, ElasticLauncher.preload = launch, preload  # type: ignore[method-assign]  # restored
+        InProcessLauncher.launch = in_process_launch  # type: ignore[method-assign]  # restored
 
 
 def _listed(work: Path) -> set[tuple[str, int]]:

@@ -39,7 +39,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         "model": name,
         "compile_s": first_s,
         "step_s": {key: statistics.median(values) for key, values in took.items()},
-        "recompilations": torch._dynamo.utils.counters["recompiles"].total()  # type: ignore[attr-defined]
+        "recompilations": torch._dynamo.utils.counters["recompiles"].total()
         if hasattr(torch, "_dynamo")
         else 0,
     }

@@ -240,8 +240,8 @@ class TestRefusals:
             batch_size = 2
 
         settings = TrainerSettings(global_batch_size=24)
-        assert micro_batches(settings, OfTwo(), 3) == 4  # type: ignore[arg-type]
+        assert micro_batches(settings, OfTwo(), 3) == 4  # type: ignore[arg-type]  # read as a loader
         with pytest.raises(
             ConfigError, match=r"global_batch_size=20, or 1, 2, 3, 4, 6 or 12 ranks would fit"
         ):
-            micro_batches(settings, OfTwo(), 5)  # type: ignore[arg-type]
+            micro_batches(settings, OfTwo(), 5)  # type: ignore[arg-type]  # read as a loader

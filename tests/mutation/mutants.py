@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from cosmic_ray.ast import ast_nodes, get_ast
@@ -137,7 +138,7 @@ def _has_code(method: ast.FunctionDef) -> bool:
 
 def _skipped(source: str) -> list[tuple[Position, Position]]:
     """Where a change is one of types, of a protocol, of an abstract method's mark, or of an error's text."""
-    found: list[ast.AST] = []
+    found: list[Any] = []  # nodes with a position
     marks: list[ast.Name] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
@@ -160,6 +161,5 @@ def _skipped(source: str) -> list[tuple[Position, Position]]:
         return line, len(lines[line - 1].encode()[:bytes_before].decode())
 
     return [
-        (place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset))  # type: ignore[attr-defined]
-        for node in found
+        (place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)) for node in found
     ] + [((mark.lineno, 0), (mark.lineno + 1, 0)) for mark in marks]

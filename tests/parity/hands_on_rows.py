@@ -2153,7 +2153,7 @@ def step_replaced_before(run: Loop) -> None:
                 parameter.grad.mul_(0.5)
         return own_step(*args, **kwargs)
 
-    given.step = halved  # type: ignore[method-assign]
+    given.step = halved  # type: ignore[method-assign]  # as user code patches an optimizer
     model, optimizer = run.setup(model, given)
     for x, y in run.batches(3):
         step(run, model, optimizer, x, y)

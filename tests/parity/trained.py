@@ -81,7 +81,7 @@ class KindModule(stratagem.Module):
         """This rank's shares of the global batches, in order; `use_distributed_sampler` is False."""
         data = self.trainer.collectives.data
         shares: Sequence[Any] = [share_of(batch, data.rank, data.world_size) for batch in self.kind.batches()]
-        return DataLoader(shares, batch_size=None)  # type: ignore[arg-type]
+        return DataLoader(shares, batch_size=None)  # type: ignore[arg-type]  # a list is a map-style dataset
 
     def on_train_epoch_start(self) -> None:
         self.kind.on_epoch(self.net, self.trainer.current_epoch)

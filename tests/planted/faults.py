@@ -446,7 +446,7 @@ class LeavesAutocast(MixedPrecision):
 
     def autocast(self) -> Any:
         entered = torch.autocast(self.device_type, dtype=self.compute_dtype)
-        entered.__enter__()  # type: ignore[no-untyped-call]
+        entered.__enter__()  # type: ignore[no-untyped-call]  # torch has no types for it
         return nullcontext()
 
 

@@ -30,7 +30,7 @@ class OwnRowNorm(Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -44,7 +44,7 @@ class OwnSign(Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:

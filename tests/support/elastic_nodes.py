@@ -106,7 +106,7 @@ class Nodes:
     def seen(self) -> list[tuple[int, int, int, list[int], float]]:
         """What every rank saw: the attempt, the world size, the step, the samples, what the net says to 1."""
         lines = [line for path in self.folder.glob("seen.*") for line in path.read_text().splitlines()]
-        return [tuple(json.loads(line)) for line in lines if line.endswith("]")]  # type: ignore[misc]
+        return [tuple(json.loads(line)) for line in lines if line.endswith("]")]
 
     def seen_last(self) -> int:
         """The world size of the latest attempt."""

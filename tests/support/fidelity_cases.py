@@ -55,7 +55,7 @@ class Unused(Case):
 
     def net(self) -> nn.Module:
         net = make_net()
-        net.spare = nn.Linear(3, 3)  # type: ignore[assignment]
+        net.spare = nn.Linear(3, 3)
         return net
 
     def loss(self, net: Any, index: int, rank: int) -> Tensor | None:

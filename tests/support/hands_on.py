@@ -171,9 +171,10 @@ class StrategyLoop(Loop):
         self.runtime: stratagem.Runtime = runtime
         self.folder, self.part = folder, part
         self.rank, self.ranks, self.device = runtime.data_rank, runtime.data_ranks, runtime.device
-        self.setup, self.backward = runtime.setup, runtime.backward  # type: ignore[method-assign]
-        self.no_sync, self.clip = runtime.no_sync, runtime.clip  # type: ignore[method-assign]
-        self.average_gradients = runtime.average_gradients  # type: ignore[method-assign]
+        # An instance's own, in place of those of the class.
+        self.setup, self.backward = runtime.setup, runtime.backward  # type: ignore[method-assign]  # as above
+        self.no_sync, self.clip = runtime.no_sync, runtime.clip  # type: ignore[method-assign]  # as above
+        self.average_gradients = runtime.average_gradients  # type: ignore[method-assign]  # as above
 
     def save(self, path: str, state: dict[str, Any]) -> None:
         self.runtime.save(f"{self.folder}/{path}", self._users(state))
@@ -405,7 +406,7 @@ def run_plainly(row: Row, precision: str = "32-true") -> Ended:
             start.update({f"{index}/{k}": v.detach().clone() for k, v in module.state_dict().items()})
             return loop_setup(module, *optimizers, **options)
 
-        loop.setup = setup  # type: ignore[method-assign]
+        loop.setup = setup  # type: ignore[method-assign]  # records the start of this loop only
         row(loop)
     weights = {
         f"{index}/{name}": value.detach().clone()

@@ -32,7 +32,7 @@ class Mixed(nn.Module):
         self.mixture = SmallMixture(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY)
         if is_lopsided:
-            self.mixture.router = OnlyFirst(self.mixture.router)  # type: ignore[assignment]
+            self.mixture.router = OnlyFirst(self.mixture.router)  # type: ignore[assignment]  # called the same way
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)

@@ -19,7 +19,7 @@ class Whitening(Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -52,7 +52,7 @@ class OwnNorms(Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -68,7 +68,7 @@ class OneRate(Optimizer):
         super().__init__(params, {"lr": lr, "steps": 0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         rate, come, length = self.param_groups[0]["lr"], 0.0, 0.0
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -122,7 +122,7 @@ class Wrapper(Optimizer):
         super().__init__(base.param_groups, {})
         self.param_groups = base.param_groups
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         self.base.step()
 
 

@@ -16,11 +16,15 @@ class IgnoresFreezing(AveragedPrepared):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         freeze = nn.Parameter.requires_grad_
+
+        def keep(parameter: Any, requires_grad: bool = True) -> Any:
+            return parameter
+
         try:
-            nn.Parameter.requires_grad_ = lambda parameter, requires_grad=True: parameter  # type: ignore[assignment]
+            nn.Parameter.requires_grad_ = keep  # type: ignore[method-assign]  # the planted fault
             return super().forward(*args, **kwargs)
         finally:
-            nn.Parameter.requires_grad_ = freeze  # type: ignore[method-assign]
+            nn.Parameter.requires_grad_ = freeze  # type: ignore[method-assign]  # the original
 
 
 @caught_by("frozen_in_mid_run", "the loss of micro-batch")

@@ -676,7 +676,7 @@ class StartsEpochsAnew(OtherBatches):
         return Sized(batches)
 
 
-class Sized(list):  # type: ignore[type-arg]
+class Sized(list[Any]):
     """Batches with a length."""
 
 

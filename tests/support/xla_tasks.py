@@ -56,7 +56,9 @@ class Masked(RecipeModule):
         losses = F.cross_entropy(self.net(batch[0]), batch[1], reduction="none")
         return (losses * mask).sum() / mask.sum()
 
-    def training_step(self, batch: Any, batch_idx: int, sample_mask: Tensor) -> Tensor:  # type: ignore[override]
+    def training_step(  # type: ignore[override]  # with a mask
+        self, batch: Any, batch_idx: int, sample_mask: Tensor
+    ) -> Tensor:
         self.rows.append(len(batch[0]))
         loss = self._loss(batch, sample_mask)
         self.log("loss", loss, on_epoch=True, on_step=False)
@@ -66,7 +68,9 @@ class Masked(RecipeModule):
         self.rows.append(len(batch[0]))
         self.log("val_loss", self._loss(batch, sample_mask))
 
-    def predict_step(self, batch: Any, batch_idx: int, sample_mask: Tensor) -> Tensor:  # type: ignore[override]
+    def predict_step(  # type: ignore[override]  # with a mask
+        self, batch: Any, batch_idx: int, sample_mask: Tensor
+    ) -> Tensor:
         return self.net(batch[0])
 
     def val_dataloader(self) -> DataLoader[Any]:
@@ -78,13 +82,13 @@ class Masked(RecipeModule):
 class Unmasked(Masked):
     """The same, as a module that knows no masks."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # type: ignore[override]
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # type: ignore[override]  # without a mask
         return super().training_step(batch, batch_idx, torch.ones_like(batch[1]))
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+    def validation_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]  # without a mask
         super().validation_step(batch, batch_idx, torch.ones_like(batch[1]))
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:  # type: ignore[override]
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:  # type: ignore[override]  # without a mask
         return self.net(batch[0])
 
 

@@ -220,7 +220,7 @@ def test_an_evaluation_is_left_alone(tmp_path: Path) -> None:
 
 def test_unknown_modes_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^mode='all' must be one of none, selective, full, offload$"):
-        Activations("all")  # type: ignore[arg-type]
+        Activations("all")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_model_without_blocks_is_refused() -> None:

@@ -439,7 +439,7 @@ def test_a_machine_without_a_compiler_is_refused_before_the_launch(
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Compile("all"), r"^what='all' must be one of blocks, model$"),  # type: ignore[arg-type]
+        (lambda: Compile("all"), r"^what='all' must be one of blocks, model$"),  # type: ignore[arg-type]  # invalid
         (lambda: Compile("model", [Block]), r"^modules= names blocks"),
         (lambda: Compile(backend="no_such"), r"^backend='no_such' must be a function, or one of .*inductor"),
     ],

@@ -112,7 +112,7 @@ def register_fp16(model: Any) -> None:
 
 
 def register_bf16(model: Any) -> None:
-    def hook(state, bucket):  # type: ignore[no-untyped-def]
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations in strings
         mean = (bucket.buffer().to(torch.bfloat16) / dist.get_world_size()).contiguous()
         dist.all_reduce(mean)
         future: Any = torch.futures.Future()

@@ -11,7 +11,7 @@ from stratagem import ConfigError
 
 
 class Elsewhere(DDPStrategy):
-    def configure_ddp(self) -> None:  # type: ignore[override]
+    def configure_ddp(self) -> None:  # type: ignore[override]  # as Lightning's users override it
         self.model = None
 
 

@@ -43,7 +43,7 @@ def one_each(module: Experts, batch: int, rank: int) -> Tensor:
 
 
 def both(module: Experts, batch: int, rank: int) -> Tensor:
-    return sum(expert(x(batch, rank)).mean() for expert in module.experts)  # type: ignore[return-value]
+    return sum(expert(x(batch, rank)).mean() for expert in module.experts)
 
 
 def none_later(module: Experts, batch: int, rank: int) -> Tensor | None:
@@ -119,7 +119,7 @@ def test_experts_of_several_ranks_train_with_unused_parameters_found() -> None:
     for batch in range(4):
         total = sum(experts[(batch + rank) % 2](x(batch, rank)).mean() for rank in range(2)) / 2
         optimizer.zero_grad()
-        total.backward()  # type: ignore[union-attr]
+        total.backward()
         optimizer.step()
     for ours, theirs in zip(module.experts.parameters(), experts.parameters()):
         torch.testing.assert_close(ours, theirs)

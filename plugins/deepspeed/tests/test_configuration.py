@@ -219,7 +219,7 @@ def test_only_stage_3_has_collective_forwards() -> None:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
 def test_what_torch_compile_returned_is_refused() -> None:
-    net = nn.Sequential(nn.Linear(2, 2), torch.compile(nn.Linear(2, 2)))  # type: ignore[arg-type]
+    net = nn.Sequential(nn.Linear(2, 2), torch.compile(nn.Linear(2, 2)))
     with pytest.raises(ConfigError, match=re.escape("'1' is made by torch.compile")):
         refusals.check_compiled(net)
     net[1] = nn.Linear(2, 2)

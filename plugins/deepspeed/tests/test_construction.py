@@ -78,7 +78,7 @@ class Held:
             return made
 
         self.restore = lambda: setattr(Construction, "materialize", original)
-        Construction.materialize = materialize  # type: ignore[method-assign]
+        Construction.materialize = materialize  # type: ignore[method-assign]  # patched until restore
 
 
 @pytest.mark.parametrize("size", [1, 2])

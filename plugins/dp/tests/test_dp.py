@@ -209,7 +209,7 @@ class HalfOnMeta(DataParallelStrategy):
 
 def test_a_replica_knows_its_device(tmp_path: Path) -> None:
     losses = Losses()
-    losses.on_train_batch_end = lambda *_: None  # type: ignore[method-assign]
+    losses.on_train_batch_end = lambda *_: None  # type: ignore[method-assign]  # counts nothing
     last = trainer(tmp_path, 2, HalfOnMeta(), max_steps=2, callbacks=losses)
     last.fit(Where())
     assert (last.global_step, losses.values) == (2, [0.0, 0.0])

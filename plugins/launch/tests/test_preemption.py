@@ -6,6 +6,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,9 @@ class OneRank:
     rank, world_size = 0, 1
 
 
+ONE_RANK: Any = OneRank()
+
+
 @pytest.fixture(autouse=True)
 def _default_handlers() -> Iterator[None]:
     numbers = (signal.SIGTERM, signal.SIGUSR1)
@@ -33,7 +37,7 @@ def _default_handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_is_noticed_and_handlers_are_restored(number: signal.Signals) -> None:
-    with PreemptionWatch(OneRank(), StopConditions()) as watch:  # type: ignore[arg-type]
+    with PreemptionWatch(ONE_RANK, StopConditions()) as watch:
         assert not watch.is_due()
         signal.raise_signal(number)
         assert watch.is_due()
@@ -45,7 +49,7 @@ def test_a_signal_is_noticed_and_handlers_are_restored(number: signal.Signals) -
 def test_the_first_signal_is_the_reason_and_the_time() -> None:
     """Slurm's SIGTERM follows the SIGUSR1 that was asked for; the run is requeued by the first alone."""
     limits = {"the time limit": time.time() - 60}
-    with PreemptionWatch(OneRank(), StopConditions(limits=limits, grace_period_s=0)) as watch:  # type: ignore[arg-type]
+    with PreemptionWatch(ONE_RANK, StopConditions(limits=limits, grace_period_s=0)) as watch:
         signal.raise_signal(signal.SIGUSR1)
         notified_at = watch.notified_at
         assert notified_at is not None
@@ -59,7 +63,7 @@ def test_the_first_signal_is_the_reason_and_the_time() -> None:
 def test_a_handler_of_the_program_stays() -> None:
     came: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
-    with PreemptionWatch(OneRank(), StopConditions()) as watch:  # type: ignore[arg-type]
+    with PreemptionWatch(ONE_RANK, StopConditions()) as watch:
         signal.raise_signal(signal.SIGUSR1)
         assert not watch.is_due()
     assert came == [signal.SIGUSR1]
@@ -69,7 +73,7 @@ def test_the_earliest_limit_stops_a_run_a_grace_period_before(monkeypatch: pytes
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
     limits = {"the end of the job": 4600.0, "the time limit": 1005.25}
-    with PreemptionWatch(OneRank(), StopConditions((), 5.0, limits)) as watch:  # type: ignore[arg-type]
+    with PreemptionWatch(ONE_RANK, StopConditions((), 5.0, limits)) as watch:
         assert not watch.is_due()
         now = 1000.2
         assert not watch.is_due()
@@ -96,8 +100,8 @@ class CountingRanks:
 def test_several_ranks_exchange_each_half_second_and_agree_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    ranks = CountingRanks()
-    with PreemptionWatch(ranks, StopConditions()) as watch:  # type: ignore[arg-type]
+    ranks: Any = CountingRanks()
+    with PreemptionWatch(ranks, StopConditions()) as watch:
         for ranks.calls in range(1, 40):
             now += 0.0625
             if ranks.calls == 20:
@@ -116,7 +120,7 @@ def test_names_of_signals() -> None:
     assert check_stop_signals("") == ()
     for wrong in ("SIGKILL", "USR1", [3], 15):
         with pytest.raises(ConfigError, match="stop_signals"):
-            check_stop_signals(wrong)  # type: ignore[arg-type]
+            check_stop_signals(wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_it_exits_with_75_and_can_be_sent() -> None:

@@ -19,6 +19,7 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stratagem_lightning.migration.python import Lack, rewrite
 
@@ -74,9 +75,14 @@ def run_alone(folder: Path) -> None:
     (program,) = folder.glob("*.py")
     with (folder / "output").open("w") as output:
         command = [sys.executable, "-W", "ignore", program.name]
-        where = {"cwd": folder, "stdout": output, "stderr": subprocess.STDOUT, "env": _environ()}
+        where: dict[str, Any] = {
+            "cwd": folder,
+            "stdout": output,
+            "stderr": subprocess.STDOUT,
+            "env": _environ(),
+        }
         try:
-            code = subprocess.run(command, timeout=TIMEOUT_S, **where).returncode  # type: ignore[call-overload]
+            code = subprocess.run(command, timeout=TIMEOUT_S, **where).returncode
         except subprocess.TimeoutExpired:
             code = f"it ran longer than {TIMEOUT_S} s"
     if code:

@@ -113,7 +113,7 @@ def test_loggers_have_lightnings_folders(tmp_path) -> None:
     assert CSVLogger(tmp_path).root_dir == str(tmp_path / "lightning_logs")
     assert FabricCSVLogger(root_dir=tmp_path, name="x").root_dir == str(tmp_path / "x")
     with pytest.raises(TypeError):
-        CSVLogger()  # type: ignore[call-arg]
+        CSVLogger()
 
 
 def test_a_loggers_finalize_is_called(tmp_path) -> None:

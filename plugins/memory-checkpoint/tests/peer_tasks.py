@@ -37,7 +37,9 @@ def _save_and_lose(runtime: Any, root: str, lost: tuple[int, ...]) -> tuple[str,
     rank, folder = runtime.rank, os.path.join(root, str(runtime.rank))
     os.makedirs(folder)
     mesh = init_device_mesh(runtime.device.type, (runtime.world_size,))
-    checkpointer = PeerCheckpointer(Nothing(), Alone(runtime.collectives), folder)  # type: ignore[arg-type]
+    on_disk: Any = Nothing()
+    alone: Any = Alone(runtime.collectives)
+    checkpointer = PeerCheckpointer(on_disk, alone, folder)
     for step in (1, 2, 3):
         whole = torch.arange(10.0, device=runtime.device) * step
         tensors = {

@@ -148,7 +148,7 @@ FAILS: list[bool] = []
 class MayFail(Whitening):
     """Raises at the end of a step while `FAILS` has something."""
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         super().step(closure)
         if FAILS:
             raise ArithmeticError("no root")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager, nullcontext
 from itertools import combinations, pairwise
 from types import SimpleNamespace
 
@@ -56,7 +57,7 @@ def test_more_stages_than_layers_and_wrong_balances_are_refused() -> None:
     assert by_hand((2, 3), 5, 2) == [2, 3]
     for wrong in ("evenly", [1.5, 2], 3, None, [True, 1]):
         with pytest.raises(ConfigError, match="neither the number of layers of each stage"):
-            PipelineStrategy(balance=wrong)  # type: ignore[arg-type]
+            PipelineStrategy(balance=wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 class Slow(nn.Module):
@@ -73,9 +74,7 @@ class Slow(nn.Module):
         return x
 
 
-def borrowed(layer: nn.Module) -> object:
-    from contextlib import nullcontext
-
+def borrowed(layer: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -100,10 +99,10 @@ def test_measures_what_layers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [buffer.clone() for layer in layers for buffer in layer.buffers()]
     assert parameter_bytes(layers)[:3] == [64 * 65 * 4, 64 * 65 * 4, 0]
     call = nn.Module.__call__
-    kept = measured("activations", layers, x, borrowed, Precision(), call)  # type: ignore[arg-type]
+    kept = measured("activations", layers, x, borrowed, Precision(), call)
     assert kept[0] == 16 * 64 * 4  # its input
     assert kept[1] > 30 * kept[0]
-    seconds = measured("time", layers, x, borrowed, Precision(), call)  # type: ignore[arg-type]
+    seconds = measured("time", layers, x, borrowed, Precision(), call)
     assert seconds == [1, 11, 1, 1, 1]
     after = [buffer for layer in layers for buffer in layer.buffers()]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(before, after))
@@ -153,4 +152,4 @@ def test_sizes_multiply_to_the_world() -> None:
     assert PipelineStrategy(data_parallel_size=1, pipeline_parallel_size=3).sizes(3) == (1, 3)
     for how in ({"data_parallel_size": 3}, {"pipeline_parallel_size": 2}, {"data_parallel_size": 0}):
         with pytest.raises(ConfigError, match="choose sizes whose product is 4"):
-            PipelineStrategy(**how).sizes(4)  # type: ignore[arg-type]
+            PipelineStrategy(**how).sizes(4)  # type: ignore[arg-type]  # sizes by their names

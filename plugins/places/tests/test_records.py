@@ -148,6 +148,6 @@ def test_no_process_is_stopped_but_the_runs(folder: Path, bystander: subprocess.
 
 @pytest.mark.parametrize("name", ["run_dir", "code_dir", "subfolder"])
 def test_a_folder_with_a_line_break_is_refused_by_every_place(name: str) -> None:
-    folders = {"run_dir": "/runs/a", "code_dir": "/runs/a/code", "subfolder": ""}
+    folders: dict[str, Any] = {"run_dir": "/runs/a", "code_dir": "/runs/a/code", "subfolder": ""}
     with pytest.raises(ConfigError, match="line break or another control character"):
-        PlaceRequest(stage="fit", words=(), **{**folders, name: "/runs/a\ntouch /tmp/x #"})  # type: ignore[arg-type]
+        PlaceRequest(stage="fit", words=(), **{**folders, name: "/runs/a\ntouch /tmp/x #"})

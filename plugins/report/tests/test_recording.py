@@ -204,7 +204,7 @@ def test_a_own_loop(tmp_path: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    Net.forward = lambda self, x: self.net(x).square().mean()  # type: ignore[method-assign]
+    Net.forward = lambda self, x: self.net(x).square().mean()
     runtime = stratagem.Runtime("single", "cpu", plugins=["record"], run_dir=str(tmp_path))
     runtime.launch(loop, quiet=True)
     run = read_run(str(tmp_path))

@@ -65,9 +65,9 @@ def test_times_on_the_device_are_beside_those_of_the_host(
     ],
 )
 def test_where_the_device_is_not_measured_the_page_says_so(
-    folder: Path, events: list[object], why: str
+    folder: Path, events: list[dict[str, Any]], why: str
 ) -> None:
-    write_rank(folder / "a", STEPS, device="mps:0", events=events)  # type: ignore[arg-type]
+    write_rank(folder / "a", STEPS, device="mps:0", events=events)
     assert main(["report", "a"]) == 0
     page = (folder / "a/report.html").read_text()
     assert (

@@ -48,7 +48,7 @@ class StatesMadeAtOnce(Optimizer):
                 self.state[p] = {"step": torch.zeros(()), "sum": torch.full_like(p, start)}
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         for group in self.param_groups:
             for p in group["params"]:
                 state, grad = self.state[p], p.grad
@@ -74,7 +74,7 @@ class Late(Optimizer):
         self.from_step, self.min_side, self.counts_in, self.count = from_step, min_side, counts_in, 0
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         self.count += 1
         for group in self.param_groups:
             group["count"] += 1
@@ -89,7 +89,7 @@ class Late(Optimizer):
 
 
 class Strange(Late):
-    def step(self, inputs: Any) -> None:  # type: ignore[override]
+    def step(self, inputs: Any) -> None:  # type: ignore[override]  # takes no closure, on purpose
         inputs.backward()
 
 
@@ -339,7 +339,7 @@ class Keeps(Optimizer):
         self.mine = [p for group in self.param_groups for p in group["params"]]
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's returns a loss
         assert all(any(p is each for each in self.mine) for p in self.param_groups[0]["params"][:1])
         for group in self.param_groups:
             for p in group["params"]:
@@ -369,7 +369,7 @@ def test_a_class_may_say_it_itself() -> None:
 def test_groups_that_differ_in_a_flag_are_all_tried() -> None:
     class Mixed(OwnSign):
         @torch.no_grad()
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        def step(self, closure: Any = None) -> None:
             for group in self.param_groups:
                 for p in group["params"]:
                     p.sub_(0.1 * p.grad / p.grad.norm() if group["whole"] else 0.1 * p.grad)

@@ -106,6 +106,6 @@ def test_parameters_in_an_attribute_are_refused(kind: type[OwnedStep] | type[Rep
     optimizer = OwnSign(parameters())
     optimizer.anchors = optimizer.param_groups[0]["params"]  # type: ignore[attr-defined]  # the list itself
     kind(optimizer, "fsdp")
-    optimizer.anchors = list(optimizer.param_groups[0]["params"])  # type: ignore[attr-defined]
+    optimizer.anchors = list(optimizer.param_groups[0]["params"])  # type: ignore[attr-defined]  # a copy
     with pytest.raises(ConfigError, match="keeps parameters elsewhere, too"):
         kind(optimizer, "fsdp")

@@ -44,7 +44,7 @@ class Unordered(SimAccelerator):
             def wait_stream(self, stream: Any) -> None:
                 pass
 
-        torch.Stream = Stream  # type: ignore[assignment,misc]
+        torch.Stream = Stream  # type: ignore[misc]  # a device's, planted on the CPU
 
 
 class Reusing(SimAccelerator):
@@ -52,7 +52,7 @@ class Reusing(SimAccelerator):
 
     def set_up(self, device: torch.device) -> None:
         super().set_up(device)
-        torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign,assignment]
+        torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign,assignment]  # the fault
 
 
 class Timeless(SimAccelerator):
@@ -65,7 +65,7 @@ class Timeless(SimAccelerator):
             def elapsed_time(self, end_event: Any) -> float:
                 return 0.0
 
-        torch.Event = Event  # type: ignore[assignment,misc]
+        torch.Event = Event  # type: ignore[misc]  # a device's, planted on the CPU
 
 
 WRONG = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stratagem_cli.typed import Text, typed
@@ -23,8 +24,8 @@ REQUEST = PlaceRequest(
 )
 
 
-def script(request: PlaceRequest = REQUEST, **options: object) -> str:
-    text = SlurmPlace(**options).render(request)  # type: ignore[arg-type]
+def script(request: PlaceRequest = REQUEST, **options: Any) -> str:
+    text = SlurmPlace(**options).render(request)
     checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
     return text
@@ -115,9 +116,9 @@ def test_containers() -> None:
         ({"signal": "usr1"}, "signal='usr1'"),
     ],
 )
-def test_values_that_cannot_be_right(options: dict[str, object], sentence: str) -> None:
+def test_values_that_cannot_be_right(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        SlurmPlace(**options)  # type: ignore[arg-type]
+        SlurmPlace(**options)
     assert sentence in str(refused.value)
 
 

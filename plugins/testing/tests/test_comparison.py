@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -20,13 +21,13 @@ def tensors(**values: list[float]) -> dict[str, Tensor]:
     ("measure", "expected"),
     [(largest_difference, 4.0), (rms_difference, 12.5**0.5), (norm_of_difference, 5.0)],
 )
-def test_measures(measure: object, expected: float) -> None:
+def test_measures(measure: Any, expected: float) -> None:
     one, other = torch.tensor([1.0, -3.0]), torch.tensor([4.0, 1.0])
-    assert measure(one, other) == pytest.approx(expected)  # type: ignore[operator]
-    assert measure(torch.zeros(0), torch.zeros(0)) == 0.0  # type: ignore[operator]
+    assert measure(one, other) == pytest.approx(expected)
+    assert measure(torch.zeros(0), torch.zeros(0)) == 0.0
     # Numbers of 64 bits and complex ones aren't rounded.
     wide = torch.tensor([1.0, 1.0 + 2**-40], dtype=torch.float64)
-    assert measure(wide, torch.ones(2)) > 0  # type: ignore[operator]
+    assert measure(wide, torch.ones(2)) > 0
     assert largest_difference(torch.tensor([1j]), torch.tensor([-1j])) == 2.0
 
 

@@ -15,7 +15,7 @@ class _Own(Strategy):
     """A class that no distribution offers."""
 
 
-LIGHT = check_light_plugin.conformance  # type: ignore[attr-defined]
+LIGHT = check_light_plugin.conformance  # type: ignore[attr-defined]  # the decorator sets it
 COMPUTES = "import time\nuntil = time.process_time() + 0.5\nwhile time.process_time() < until: pass"
 DECLARE = '"strategy", "{name}", "stratagem.strategies.base:Strategy", "one process"'
 

@@ -54,8 +54,7 @@ def check_place(thing: Thing) -> None:
 
 
 RIGHT, CLOSURE, NOTHING, PLACE = (
-    each.conformance
-    for each in (check_right, check_closure, check_nothing, check_place)  # type: ignore[attr-defined]
+    each.conformance for each in (check_right, check_closure, check_nothing, check_place)
 )
 
 

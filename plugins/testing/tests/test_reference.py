@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from stratagem_testing.reference import ReferenceLoop
 from torch import Tensor, nn
@@ -51,6 +53,7 @@ def test_a_step_takes_the_mean_over_micro_batches_and_shares() -> None:
 
 def test_gradients_are_clipped_and_schedulers_step() -> None:
     p, q = weight(), weight()
+    limits: dict[str, Any]
     for limits, moved in (
         ({"max_norm": 1.0}, (0.6, 0.8)),
         ({"max_value": 3.5}, (3.0, 3.5)),
@@ -61,7 +64,7 @@ def test_gradients_are_clipped_and_schedulers_step() -> None:
         optimizer = torch.optim.SGD([p, q], lr=1.0)
         by_step = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.1, patience=0)
-        loop = ReferenceLoop([optimizer], [(by_step, "step"), (plateau, "epoch")], **limits)  # type: ignore[arg-type]
+        loop = ReferenceLoop([optimizer], [(by_step, "step"), (plateau, "epoch")], **limits)
         loop.step([None], lambda batch, index: [3 * p + 4 * q])
         torch.testing.assert_close(torch.stack([-p, -q]).detach(), torch.tensor(moved))
         assert loop.rates == [[0.5]]

@@ -38,7 +38,7 @@ def test_a_seed_is_that_of_all_generators(caplog: pytest.LogCaptureFixture) -> N
     assert stratagem.seed_everything is seed_everything
     for wrong in (-1, 2**32, "3", True):
         with pytest.raises(ConfigError, match="must be a whole number from 0"):
-            seed_everything(wrong)  # type: ignore[arg-type]
+            seed_everything(wrong)
 
 
 def test_what_is_drawn_within_leaves_no_trace() -> None:
@@ -109,5 +109,5 @@ def test_only_rank_0_acts(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     rank_zero_warn("not said")
     rank_zero_only.rank = 0
     assert act(2) == 4
-    rank_zero_only.rank = None  # type: ignore[assignment]
+    rank_zero_only.rank = None
     assert rank_zero_only(lambda: 1, default=7)() == 7

@@ -86,7 +86,7 @@ def test_a_hook_with_other_arguments_than_it_is_called_with(tmp_path: Path) -> N
         train(Own(), tmp_path)
 
     class Ends(stratagem.Callback):
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any) -> None:  # type: ignore[override]
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any) -> None:
             """Lacks two."""
 
     with pytest.raises(ConfigError, match=r"is called with \(trainer, module, outputs, batch, batch_idx\)"):
@@ -106,7 +106,7 @@ def test_a_callbacks_hook_that_isnt_one() -> None:
 def test_methods_that_an_object_was_given_are_called(tmp_path: Path) -> None:
     called: list[str] = []
     callback, module = stratagem.Callback(), Line()
-    callback.on_train_epoch_end = lambda trainer, module: called.append("callback")  # type: ignore[method-assign]
+    callback.on_train_epoch_end = lambda trainer, module: called.append("callback")
     train(module, tmp_path, callbacks=callback, max_epochs=1)
     assert called == ["callback"]
 

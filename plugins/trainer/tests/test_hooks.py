@@ -151,14 +151,14 @@ def test_a_checkpoints_hooks_of_the_module(tmp_path: Path) -> None:
     class Keeps(Recorded):
         def __init__(self) -> None:
             super().__init__(str(tmp_path))
-            self.on_save_checkpoint = lambda state: state.update(mine=self.kept)  # type: ignore[method-assign]
-            self.on_load_checkpoint = lambda state: setattr(self, "kept", state["mine"])  # type: ignore[method-assign]
+            self.on_save_checkpoint = lambda state: state.update(mine=self.kept)
+            self.on_load_checkpoint = lambda state: setattr(self, "kept", state["mine"])
             self.kept = 0
 
     module, path = Keeps(), str(tmp_path / "checkpoint")
     module.kept = 7
     saving = stratagem.Callback()
-    saving.on_fit_end = lambda trainer, module: trainer.save_checkpoint(path)  # type: ignore[method-assign]
+    saving.on_fit_end = lambda trainer, module: trainer.save_checkpoint(path)
     trainer(tmp_path, max_epochs=1, callbacks=saving).fit(module, loader(2))
     other = Keeps()
     trainer(tmp_path, max_epochs=2).fit(other, loader(2), ckpt_path=path)
@@ -169,7 +169,7 @@ def test_minus_one_ends_the_epoch(tmp_path: Path) -> None:
     class Half(Recorded):
         def __init__(self) -> None:
             super().__init__(str(tmp_path))
-            self.on_train_batch_start = lambda batch, batch_idx: -1 if batch_idx == 2 else None  # type: ignore[method-assign]
+            self.on_train_batch_start = lambda batch, batch_idx: -1 if batch_idx == 2 else None
 
     run = trainer(tmp_path, max_epochs=3)
     run.fit(Half(), loader(4))
@@ -189,8 +189,8 @@ def test_gradients_before_a_step_are_those_of_the_loss(tmp_path: Path) -> None:
             super().__init__(str(tmp_path))
             torch.nn.init.constant_(self.layer.weight, 1.0)
             torch.nn.init.constant_(self.layer.bias, 0.0)
-            self.on_before_backward = lambda loss: norms.append(loss.item())  # type: ignore[method-assign]
-            self.on_before_optimizer_step = lambda optimizer: norms.append(  # type: ignore[method-assign]
+            self.on_before_backward = lambda loss: norms.append(loss.item())
+            self.on_before_optimizer_step = lambda optimizer: norms.append(
                 float(optimizer.param_groups[0]["params"][1].grad)
             )
 
@@ -222,7 +222,7 @@ class Scaled(Recorded):
         torch.nn.init.constant_(self.layer.weight, 1.0)
         torch.nn.init.constant_(self.layer.bias, 0.0)
         self.seen: list[float] = []
-        self.on_before_optimizer_step = lambda optimizer: self.seen.append(  # type: ignore[method-assign]
+        self.on_before_optimizer_step = lambda optimizer: self.seen.append(
             optimizer.param_groups[0]["params"][1].grad.item()
         )
 
@@ -265,7 +265,7 @@ def test_a_modules_callbacks_go_before_those_of_their_class(tmp_path: Path) -> N
     module = Recorded(str(tmp_path))
     run.fit(module, loader(2))
     assert given not in run.callbacks
-    module.configure_callbacks = lambda: [3]  # type: ignore[method-assign]
+    module.configure_callbacks = lambda: [3]  # type: ignore[method-assign]  # returns what isn't a callback
     with pytest.raises(ConfigError, match="configure_callbacks returned a int: return callbacks"):
         run.fit(module, loader(2))
 

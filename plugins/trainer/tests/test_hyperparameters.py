@@ -88,7 +88,7 @@ def checkpoint_of(module: Any, folder: Path, **how: Any) -> str:
     """Train a little and save."""
     path = str(folder / "ckpt")
     saving = stratagem.Callback()
-    saving.on_fit_end = lambda trainer, module: trainer.save_checkpoint(path)  # type: ignore[method-assign]
+    saving.on_fit_end = lambda trainer, module: trainer.save_checkpoint(path)
     settings = {"devices": 1, "logger": False, **QUIET, "max_steps": 2, "run_dir": folder / "run", **how}
     stratagem.Trainer(**settings, callbacks=saving).fit(module, DataLoader(samples(), 4))
     return path
@@ -221,7 +221,7 @@ def test_other_modules_and_missing_tensors(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         Base.load_from_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="map_location is a dict: give a device"):
-        Base.load_from_checkpoint(path, map_location={})  # type: ignore[arg-type]
+        Base.load_from_checkpoint(path, map_location={})
 
 
 def test_a_module_without_saved_arguments(tmp_path: Path) -> None:

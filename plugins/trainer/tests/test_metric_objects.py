@@ -117,9 +117,10 @@ def test_borrowed_batches_of_a_collective_forward_count_for_nothing(tmp_path: Pa
 
 
 def test_training_gives_the_step_the_batch_and_the_epoch_everything(tmp_path: Path) -> None:
-    alone, together = Classifier(24), Classifier(24)
+    alone: Any = Classifier(24)
+    together = Classifier(24)
     one, two = trainer(tmp_path / "1", max_epochs=2), trainer(tmp_path / "2", 2, max_epochs=2)
-    alone.train_dataloader = lambda: DataLoader(samples(24), batch_size=8)  # type: ignore[method-assign]
+    alone.train_dataloader = lambda: DataLoader(samples(24), batch_size=8)
     one.fit(alone)
     two.fit(together)
     for run in (one, two):

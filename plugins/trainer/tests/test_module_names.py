@@ -50,16 +50,16 @@ def test_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_steps_that_take_the_batch_alone(tmp_path: Path) -> None:
     class Alone(Line):
-        def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+        def training_step(self, batch: Any) -> Any:
             return super().training_step(batch, 0)
 
-        def validation_step(self, batch: Any) -> None:  # type: ignore[override]
+        def validation_step(self, batch: Any) -> None:
             super().validation_step(batch, 0)
 
-        def test_step(self, batch: Any, *rest: Any) -> None:  # type: ignore[override]
+        def test_step(self, batch: Any, *rest: Any) -> None:
             assert rest
 
-        def predict_step(self, batch: Any) -> Any:  # type: ignore[override]
+        def predict_step(self, batch: Any) -> Any:
             return super().predict_step(batch, 0)
 
     quiet = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False}
@@ -74,7 +74,7 @@ def test_steps_that_take_the_batch_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.cat(trainer.predict(one)), torch.cat(trainer.predict(other)))
 
     class Wants(Line):
-        def training_step(self, batch: Any, batch_idx: int, third: int, fourth: int) -> Any:  # type: ignore[override]
+        def training_step(self, batch: Any, batch_idx: int, third: int, fourth: int) -> Any:
             """Takes two more."""
 
     with pytest.raises(ConfigError, match=r"Wants.training_step takes \(.*\), but is called with \(batch, b"):

@@ -33,7 +33,7 @@ class WarmUp(Free):
 
 
 class EverySecond(Free):
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:  # type: ignore[override]
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
         if batch_idx % 2:
             optimizer.step(closure=optimizer_closure)
         else:
@@ -126,7 +126,7 @@ def test_an_optimizer_that_evaluates_the_loss_itself(tmp_path: Path) -> None:
             return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=4)
 
     class Hooked(Searches):
-        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:  # type: ignore[override]
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
             if batch_idx == 3:
                 return  # leaves one out
             optimizer.step(closure=lambda: optimizer_closure())
@@ -155,7 +155,7 @@ def test_several_optimizers_stepped_at_different_times(tmp_path: Path) -> None:
         def configure_optimizers(self) -> Any:
             return SGD(self.first.parameters(), lr=0.1), SGD(self.second.parameters(), lr=0.1)
 
-        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:  # type: ignore[override]
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
             is_first = optimizer.param_groups[0]["params"][0] is self.first.weight
             if is_first or batch_idx % 4 == 3:
                 optimizer.step(closure=optimizer_closure)
@@ -175,7 +175,7 @@ def test_several_optimizers_stepped_at_different_times(tmp_path: Path) -> None:
 
 def test_a_closure_that_is_called_twice(tmp_path: Path) -> None:
     class Twice(Free):
-        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:  # type: ignore[override]
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
             optimizer_closure()
             optimizer.step(closure=optimizer_closure)
 

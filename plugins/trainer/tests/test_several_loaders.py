@@ -51,7 +51,7 @@ class Reader(stratagem.Module):
         self.hooked.append((dataloader_idx, batch_idx))
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        return batch + 1000 * dataloader_idx  # type: ignore[no-any-return]
+        return batch + 1000 * dataloader_idx  # type: ignore[no-any-return]  # the batch is a tensor
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.001, momentum=0.9)
@@ -122,7 +122,7 @@ def test_training_reads_loaders_one_after_the_other(tmp_path: Path) -> None:
         ([10, 11], 0, 1),
     ]
     with pytest.raises(ConfigError, match="mode='longest'; allowed are min_size"):
-        stratagem.CombinedLoader([], "longest")  # type: ignore[arg-type]
+        stratagem.CombinedLoader([], "longest")
 
 
 class SaveAt(stratagem.Callback):
@@ -266,7 +266,7 @@ class Grows(Reader):
 def test_loaders_that_are_made_again_are_counted_again(tmp_path: Path) -> None:
     counts: list[Any] = []
     count = stratagem.Callback()
-    count.on_train_epoch_end = lambda run, module: counts.append(run.num_training_batches)  # type: ignore[method-assign]
+    count.on_train_epoch_end = lambda run, module: counts.append(run.num_training_batches)
     module = Grows()
     trainer(tmp_path, max_epochs=3, reload_dataloaders_every_n_epochs=1, callbacks=[count]).fit(module)
     assert counts == [1, 2, 3]
@@ -348,13 +348,15 @@ def test_predictions_are_a_list_for_each_loader(tmp_path: Path) -> None:
 
 
 class WithoutIndex(Reader):
-    def validation_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+    def validation_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]  # without dataloader_idx
         self.log("x", 1.0)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.log("x", 1.0, add_dataloader_idx=False)
 
-    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+    def on_validation_batch_end(  # type: ignore[override]  # without dataloader_idx
+        self, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         pass
 
 

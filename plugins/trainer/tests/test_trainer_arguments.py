@@ -154,10 +154,10 @@ def test_a_registry_gets_the_best_checkpoint_from_a_logger_that_has_one(tmp_path
 def test_batch_norms_of_two_ranks_are_those_of_one_process(tmp_path: Path, momentum: float | None) -> None:
     def fitted(folder: str, size: int, **how: Any) -> Net:
         module = Net(batch_norm=True)
-        module.layer[1].momentum = momentum  # type: ignore[index]
+        module.layer[1].momentum = momentum  # type: ignore[index]  # `layer` is a Sequential with batch_norm
         run = trainer(tmp_path / folder, max_epochs=2, **how)
         run.fit(module, loader(24 // size, size=size))
-        assert type(module.layer[1]) is nn.BatchNorm1d  # type: ignore[index]
+        assert type(module.layer[1]) is nn.BatchNorm1d  # type: ignore[index]  # as above
         return module
 
     alone = fitted("1", 8)

@@ -46,7 +46,7 @@ class Watches(stratagem.Module):
         self.seen["loaders"] = (t.train_dataloader is not None, len(t.val_dataloaders or ()))
         self.log("hidden", 1.0, logger=False)
         self.log("bar", 2.0, prog_bar=True)
-        return self.layer(batch).square().mean()  # type: ignore[no-any-return]
+        return self.layer(batch).square().mean()  # type: ignore[no-any-return]  # modules return Any
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.last.append(self.trainer.is_last_batch)

@@ -52,7 +52,7 @@ def cut(given: torch.Tensor, size: tuple[int, ...]) -> list[torch.Tensor]:
 def test_what_was_cut_comes_together(shape: tuple[int, ...], size: tuple[int, ...]) -> None:
     given = torch.rand(shape)
     shards = cut(given, size)
-    again = whole(shards[0], torch.Size(shape), Ranks(shards))  # type: ignore[arg-type]
+    again = whole(shards[0], torch.Size(shape), Ranks(shards))  # type: ignore[arg-type]  # only gathers
     assert torch.equal(again, given)
     assert float(torch.cat([shard.reshape(-1) for shard in shards]).sum()) == pytest.approx(
         float(given.sum())

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from averaging import Twins
 from stratagem_ddp import DDPStrategy
-from torch.distributed import FileStore, HashStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, HashStore  # type: ignore[attr-defined]  # exported, but not in __all__
 
 import stratagem
 from stratagem.collectives.arrival import all_arrive

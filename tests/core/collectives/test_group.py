@@ -112,7 +112,8 @@ def test_ranks_of_a_smaller_group_are_those_within_it() -> None:
 @pytest.fixture
 def alone():
     """A group of one process."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    store = dist.HashStore()  # type: ignore[attr-defined]  # exported, but not in __all__
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         yield GroupCollectives(dist.group.WORLD, CPU)
     finally:

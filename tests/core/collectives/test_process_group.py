@@ -49,7 +49,8 @@ def test_it_is_open_until_it_is_closed_and_can_be_opened_again(alone: Any) -> No
 
 
 def test_a_group_that_is_already_open_is_named() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    store = dist.HashStore()  # type: ignore[attr-defined]  # exported, but not in __all__
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         runtime = stratagem.Runtime(DDPStrategy(), accelerator="cpu", devices=1)
         with pytest.raises(

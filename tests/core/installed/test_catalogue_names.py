@@ -189,4 +189,4 @@ def test_what_to_install_for_a_name_that_the_project_offers(monkeypatch: Any) ->
 def test_a_catalogue_is_not_changed() -> None:
     made = Catalogue((strategy("mine"),))
     with pytest.raises(FrozenInstanceError):
-        made.components = ()  # type: ignore[misc]
+        made.components = ()  # type: ignore[misc]  # it is frozen

@@ -93,12 +93,12 @@ def test_an_installed_plugin_is_read_once_until_it_is_forgotten(site: Any) -> No
     )
     first = installed_plugins()
     assert installed_plugins() is first
-    assert builtins.read == 1  # type: ignore[attr-defined]
+    assert builtins.read == 1  # type: ignore[attr-defined]  # the plugin's file sets it
     del sys.modules["third_party_plugin"]
     forget_installed()
     assert installed_plugins() == first
-    assert builtins.read == 2  # type: ignore[attr-defined]
-    del builtins.read  # type: ignore[attr-defined]
+    assert builtins.read == 2  # type: ignore[attr-defined]  # as above
+    del builtins.read  # type: ignore[attr-defined]  # as above
 
 
 def test_records_that_are_cached_need_no_import_and_broken_plugins_are_tried_again(
@@ -117,7 +117,7 @@ def test_records_that_are_cached_need_no_import_and_broken_plugins_are_tried_aga
     assert "third_party_plugin" not in sys.modules
     assert isinstance(plugin("broken-party").error, ModuleNotFoundError)
     with pytest.raises(FrozenInstanceError):
-        first.value = "elsewhere"  # type: ignore[misc]
+        first.value = "elsewhere"  # type: ignore[misc]  # it is frozen
 
 
 def test_a_broken_plugin_leaves_nothing_of_itself_to_others(site: Any) -> None:

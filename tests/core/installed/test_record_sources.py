@@ -111,7 +111,7 @@ def package(site: Any) -> Any:
         found = sources_of(value)
         return None if found is None else {os.path.relpath(path, site.path) for path in found}
 
-    write.sources = sources  # type: ignore[attr-defined]
+    write.sources = sources  # type: ignore[attr-defined]  # functions take any attribute
     yield write
     for name in [name for name in sys.modules if name.partition(".")[0] == "pack"]:
         del sys.modules[name]

@@ -56,7 +56,7 @@ def test_requests_are_fixed(cls: type) -> None:
 
 def test_the_first_device_is_the_device() -> None:
     assert setup().device == META
-    assert ReduceRequest(None, (META, CPU), None).device == META  # type: ignore[arg-type]
+    assert ReduceRequest(None, (META, CPU), None).device == META  # type: ignore[arg-type]  # only devices are read
 
 
 def test_a_loop_that_says_nothing_trains_each_batch_unclipped() -> None:

@@ -41,7 +41,10 @@ DEFAULTS = Defaults()
 
 
 def launched(environment: Any, plan: LaunchPlan) -> Any:
-    return DEFAULTS.launch(LaunchRequest(plan, environment, lambda plan: ("made", plan)))  # type: ignore[arg-type]
+    def create(plan: LaunchPlan) -> Any:
+        return "made", plan
+
+    return DEFAULTS.launch(LaunchRequest(plan, environment, create))
 
 
 @pytest.mark.parametrize(
@@ -58,13 +61,18 @@ def test_the_installed_launcher_makes_more(plan: LaunchPlan) -> None:
 
 
 def test_a_rank_is_alone_on_its_first_device() -> None:
-    made = DEFAULTS.reduce(ReduceRequest(SingleProcess({}), (META, CPU), None))  # type: ignore[arg-type]
+    accelerator: Any = None
+    made = DEFAULTS.reduce(ReduceRequest(SingleProcess({}), (META, CPU), accelerator))
     assert type(made) is LocalCollectives
     assert made.device == META
 
 
 def test_the_selected_precision_and_checkpointer_are_made() -> None:
-    asked = PrecisionRequest("bf16-true", lambda name, device: (name, device), META, None)  # type: ignore[arg-type,return-value]
+    def create(name: Any, device: torch.device) -> Any:
+        return name, device
+
+    accelerator: Any = None
+    asked = PrecisionRequest("bf16-true", create, META, accelerator)
     assert DEFAULTS.precision(asked) == ("bf16-true", META)
     collectives = LocalCollectives(CPU)
     assert DEFAULTS.checkpoint(CheckpointRequest(lambda given: ["made", given], collectives)) == [

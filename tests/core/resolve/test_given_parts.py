@@ -41,7 +41,7 @@ def test_devices_that_are_none() -> None:
     with pytest.raises(ConfigError, match="device='nonsense' can't be understood"):
         SingleDeviceStrategy("nonsense")
     with pytest.raises(DeviceError, match=r"give torch\.device objects"):
-        assembled(DDPStrategy(parallel_devices=["nonsense"]))  # type: ignore[list-item]
+        assembled(DDPStrategy(parallel_devices=["nonsense"]))  # type: ignore[list-item]  # wrong on purpose
     with pytest.raises(DeviceError, match="of several types"):
         assembled(DDPStrategy(parallel_devices=[torch.device("cpu"), torch.device("cuda:0")]))
 
@@ -54,24 +54,24 @@ def test_devices_of_the_cpu() -> None:
 
 def test_environment_as_an_object() -> None:
     environment = SingleProcess(os.environ)
-    run = assembled(DDPStrategy(cluster_environment=environment), devices=2)  # type: ignore[arg-type]
+    run = assembled(DDPStrategy(cluster_environment=environment), devices=2)
     assert run.environment is environment
     # Workers are in the environment of their launcher, not in this one.
     worker = run.worker_config(run.launcher())
     assert (worker.environment, worker.strategy.cluster_environment) == ("torchelastic", None)
     assert run.strategy.cluster_environment is environment
     with pytest.raises(ConfigError, match="isn't an environment: give a name"):
-        assembled(DDPStrategy(cluster_environment=object()))  # type: ignore[arg-type]
+        assembled(DDPStrategy(cluster_environment=object()))  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_checkpointer_as_an_object() -> None:
     checkpointer = DirectoryCheckpointer(LocalCollectives(torch.device("cpu")))
-    run = assembled(SingleDeviceStrategy(checkpoint_io=checkpointer))  # type: ignore[arg-type]
+    run = assembled(SingleDeviceStrategy(checkpoint_io=checkpointer))
     assert isinstance(run.launcher(), InProcessLauncher)
     assert run.of_kind("checkpoint").value(LocalCollectives(torch.device("cpu"))) is checkpointer
     assert assembled(SingleDeviceStrategy(checkpoint_io=DirectoryCheckpointer)).of_kind("checkpoint").value
     with pytest.raises(ConfigError, match="checkpoint_io=3 is neither a Checkpointer nor a function"):
-        assembled(SingleDeviceStrategy(checkpoint_io=3))  # type: ignore[arg-type]
+        assembled(SingleDeviceStrategy(checkpoint_io=3))  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_options_of_a_checkpointer() -> None:

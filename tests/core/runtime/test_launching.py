@@ -81,7 +81,7 @@ def test_a_rank_that_fails_says_when_and_does_not_wait() -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         launch(run_with(closes), Task(fail), stratagem.Runtime(**HERE))
     assert closes.closed == [True]
-    assert began <= raised.value.failed_at <= time.time()  # type: ignore[attr-defined]
+    assert began <= raised.value.failed_at <= time.time()  # type: ignore[attr-defined]  # launch sets it
 
 
 class Elsewhere(Launcher):

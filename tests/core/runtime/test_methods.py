@@ -56,7 +56,7 @@ class Strategy:
 def wrapped(*methods: str) -> tuple[Any, Strategy, Net]:
     net = Net()
     strategy = Strategy(net, methods)
-    return PreparedModule(strategy, methods), strategy, net  # type: ignore[arg-type]
+    return PreparedModule(strategy, methods), strategy, net  # type: ignore[arg-type]  # a test double
 
 
 X = torch.ones(3, 2)
@@ -82,7 +82,7 @@ def test_named_methods_go_through_the_strategy_as_the_module_does() -> None:
 @pytest.mark.parametrize("name", ["encode", "forward_twice"])
 def test_others_may_call_no_layers(methods: tuple[str, ...], name: str) -> None:
     module, _, net = wrapped(*methods)
-    type(net).forward_twice = lambda self, x: self(x) + self(x)  # type: ignore[attr-defined]
+    type(net).forward_twice = lambda self, x: self(x) + self(x)  # type: ignore[attr-defined]  # a user's method
     with pytest.raises(
         ConfigError, match=rf"calls layers, .* forward_methods=\['{name}'\], or call the module itself"
     ):
@@ -94,7 +94,7 @@ def test_others_may_call_no_layers(methods: tuple[str, ...], name: str) -> None:
 def test_others_may_do_everything_else() -> None:
     module, strategy, net = wrapped("loss")
     other = nn.Linear(2, 1)
-    net.run = lambda: other(X)  # type: ignore[assignment, method-assign]
+    net.run = lambda: other(X)  # type: ignore[assignment]  # replaced on the instance
     assert module.size() == 3
     assert module.error(X) == net.error(X)
     assert module.run().shape == (3, 1)
@@ -104,7 +104,8 @@ def test_others_may_do_everything_else() -> None:
 
 def test_the_advice_is_the_wrappers_own() -> None:
     net = Net()
-    module: Any = PreparedModule(SimpleNamespace(original_module=net), (), "mark {!r}")  # type: ignore[arg-type]
+    strategy: Any = SimpleNamespace(original_module=net)
+    module: Any = PreparedModule(strategy, (), "mark {!r}")
     with pytest.raises(ConfigError, match=r"Net.encode calls layers, .* wouldn't see: mark 'encode'$"):
         module.encode(X)
 

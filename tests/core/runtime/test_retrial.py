@@ -148,10 +148,10 @@ def test_what_is_tried_has_functions_and_lists_of_today(value: object) -> None:
     optimizer.change = None  # type: ignore[attr-defined]  # an attribute of the user's
     tried: list[Optimizer] = []
     retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), tried.append)
-    optimizer.change = value  # type: ignore[attr-defined]
+    optimizer.change = value  # type: ignore[attr-defined]  # as above
     retrial.before_step()
     (made,) = tried
-    assert made.change == value  # type: ignore[attr-defined]
+    assert made.change == value  # type: ignore[attr-defined]  # as above
 
 
 def test_what_is_tried_has_the_shapes_of_setup_where_shards_have_one_element() -> None:

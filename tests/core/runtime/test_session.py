@@ -63,7 +63,7 @@ class ForgetsRanks:
 class HidesData(stratagem.CollectivesWrapper):
     """Says that every rank reads batches of its own."""
 
-    data = property(lambda self: self)  # type: ignore[assignment]
+    data = property(lambda self: self)
 
 
 class Hides:

@@ -95,7 +95,7 @@ def test_what_an_optimizer_keeps_apart_from_its_groups_is_of_today() -> None:
     ledger.claim([lbfgs, named])
     own = {id(parameter) for parameter in net.parameters()}
     assert {id(parameter) for parameter in lbfgs._params} == own
-    assert {id(parameter) for parameter in named.by_name.values()} == own  # type: ignore[attr-defined]
+    assert {id(parameter) for parameter in named.by_name.values()} == own  # type: ignore[attr-defined]  # as above
 
 
 def test_a_tensor_that_belongs_to_no_parameter_is_refused_in_several_processes() -> None:

@@ -46,13 +46,13 @@ class Copies:
 
 def run(world_size: int, spoil: Any, every: int = 5, steps: int = 20) -> Any:
     def work(collectives: Collectives) -> int:
-        copies = Copies()
-        guard = ReplicaGuard(copies, collectives, every)  # type: ignore[arg-type]
+        copies: Any = Copies()
+        guard = ReplicaGuard(copies, collectives, every)
         for step in range(1, steps + 1):
             copies.step()
             spoil(copies, collectives.rank, step)
             guard.after_step(step)
-        return collectives.calls  # type: ignore[attr-defined]
+        return collectives.calls  # type: ignore[attr-defined]  # counted by these tests' collectives
 
     return on_threads(world_size, work)
 
@@ -108,8 +108,8 @@ def test_a_rank_that_has_something_else() -> None:
 
 def test_before_a_checkpoint() -> None:
     def work(collectives: Collectives) -> None:
-        copies = Copies()
-        guard = ReplicaGuard(copies, collectives, 100)  # type: ignore[arg-type]
+        copies: Any = Copies()
+        guard = ReplicaGuard(copies, collectives, 100)
         guard.compare("before the checkpoint")
         with torch.no_grad():
             copies.net[0].weight[0, 0] += collectives.rank
@@ -120,7 +120,8 @@ def test_before_a_checkpoint() -> None:
 
 
 def test_one_process_compares_nothing() -> None:
-    guard = ReplicaGuard(Copies(), LocalCollectives(torch.device("cpu")), 1)  # type: ignore[arg-type]
+    copies: Any = Copies()
+    guard = ReplicaGuard(copies, LocalCollectives(torch.device("cpu")), 1)
     assert not guard.is_active
     guard.after_step(1)
 
@@ -140,14 +141,14 @@ def test_gradients_are_compared_before_the_steps_after_which_copies_are() -> Non
                 yield f"the gradient of {name!r}", parameter.grad
 
     def work(collectives: Collectives, differs_at: int, steps: int) -> int:
-        copies = Shared()
-        guard = ReplicaGuard(copies, collectives, every=5)  # type: ignore[arg-type]
+        copies: Any = Shared()
+        guard = ReplicaGuard(copies, collectives, every=5)
         for step in range(1, steps + 1):
             for parameter in copies.net.parameters():
                 parameter.grad = torch.ones_like(parameter) * (1 + (step == differs_at) * collectives.rank)
             guard.before_step(0)
             guard.after_step(step)
-        return collectives.calls  # type: ignore[attr-defined]
+        return collectives.calls  # type: ignore[attr-defined]  # counted by these tests' collectives
 
     assert on_threads(2, lambda collectives: work(collectives, 3, 5)) == [8, 8]
     with pytest.raises(
@@ -158,8 +159,8 @@ def test_gradients_are_compared_before_the_steps_after_which_copies_are() -> Non
 
 def test_the_last_steps_are_compared_once() -> None:
     def work(collectives: Collectives, spoiled: bool) -> int:
-        copies = Copies()
-        guard = ReplicaGuard(copies, collectives, every=100)  # type: ignore[arg-type]
+        copies: Any = Copies()
+        guard = ReplicaGuard(copies, collectives, every=100)
         guard.compare_last_steps("at the end of the run")
         for step in range(1, 4):
             copies.step()
@@ -168,7 +169,7 @@ def test_the_last_steps_are_compared_once() -> None:
             parameter_drifts(copies, collectives.rank, 7)
         guard.compare_last_steps("at the end of the run")
         guard.compare_last_steps("at the end of the run")
-        return collectives.calls  # type: ignore[attr-defined]
+        return collectives.calls  # type: ignore[attr-defined]  # counted by these tests' collectives
 
     assert on_threads(2, lambda collectives: work(collectives, False)) == [3, 3]
     with pytest.raises(ReplicaError, match=r"at the end of the run, parameter '1\.bias'"):

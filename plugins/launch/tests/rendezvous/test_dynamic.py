@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from stratagem_launch.rendezvous.dynamic import CheckedBackend
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported, but not in __all__
 from torch.distributed.elastic.rendezvous import RendezvousParameters, RendezvousStateError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler

@@ -14,7 +14,7 @@ from stratagem_launch.launch_dir import ROUND, LaunchDir
 from stratagem_launch.rendezvous.dynamic import CheckedBackend
 from stratagem_launch.rendezvous.generations import GenerationRendezvous, whole_units_first
 from stratagem_launch.rendezvous.joining import RunEndedError
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported, but not in __all__
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler

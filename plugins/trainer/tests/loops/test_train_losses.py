@@ -22,7 +22,7 @@ class Asks(torch.optim.Optimizer):
         super().__init__(parameters, {})
         self.losses: list[float] = []
 
-    def step(self, closure: Any) -> None:  # type: ignore[override]
+    def step(self, closure: Any) -> None:  # type: ignore[override]  # needs a closure, as L-BFGS
         self.losses += [float(closure()), float(closure())]
 
 
@@ -46,8 +46,8 @@ class Breaks:
     """Its loss is NaN in the sixth batch."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        super().training_step(batch, batch_idx)  # type: ignore[misc]
-        return self(batch[0]).mean() * (math.nan if batch_idx == 5 else 1.0)  # type: ignore[operator]
+        super().training_step(batch, batch_idx)  # type: ignore[misc]  # a mixin
+        return self(batch[0]).mean() * (math.nan if batch_idx == 5 else 1.0)  # type: ignore[operator]  # a module
 
 
 class BreaksLine(Breaks, Line):
