@@ -149,31 +149,31 @@ def caught_by(check: str, words: str) -> Any:
 # What rounding leaves -----------------------------------------------------------------------------------
 
 
-@caught_by("error_feedback", "hasn't come")
+@caught_by("error_feedback", "weren't applied")
 class ForgetsErrors(RoundingPrepared):
     def kept(self, name: str, residual: Tensor) -> Tensor:
         return torch.zeros_like(residual)
 
 
-@caught_by("error_feedback", "hasn't come")
+@caught_by("error_feedback", "weren't applied")
 class SubtractsErrors(RoundingPrepared):
     def kept(self, name: str, residual: Tensor) -> Tensor:
         return -residual
 
 
-@caught_by("error_feedback", "hasn't come")
+@caught_by("error_feedback", "weren't applied")
 class HalvesErrors(RoundingPrepared):
     def kept(self, name: str, residual: Tensor) -> Tensor:
         return residual / 2
 
 
-@caught_by("error_feedback", "hasn't come")
+@caught_by("error_feedback", "weren't applied")
 class KeepsErrorsInHalves(RoundingPrepared):
     def kept(self, name: str, residual: Tensor) -> Tensor:
         return residual.bfloat16().float()
 
 
-@caught_by("error_feedback", "hasn't come")
+@caught_by("error_feedback", "weren't applied")
 class GivesErrorsToAnother(RoundingPrepared):
     def kept(self, name: str, residual: Tensor) -> Tensor:
         if name.endswith("bias"):
@@ -239,7 +239,7 @@ class TakesMomentaOfTheFirst(LocalPrepared):
 # Evaluating ---------------------------------------------------------------------------------------------
 
 
-@caught_by("checkpoint_is_what_was_evaluated", "computes what is")
+@caught_by("checkpoint_is_what_was_evaluated", "has outputs that differ by")
 class EvaluatesItsOwnWeights(LocalPrepared):
     @contextmanager
     def evaluating(self) -> Any:
@@ -247,14 +247,14 @@ class EvaluatesItsOwnWeights(LocalPrepared):
             yield
 
 
-@caught_by("checkpoint_is_what_was_evaluated", "computes what is")
+@caught_by("checkpoint_is_what_was_evaluated", "has outputs that differ by")
 class EvaluatesWithItsOwnBuffers(LocalPrepared):
     def make_buffers_equal(self) -> None:
         if torch.is_grad_enabled():
             super().make_buffers_equal()
 
 
-@caught_by("checkpoint_is_what_was_evaluated", "computes what is")
+@caught_by("checkpoint_is_what_was_evaluated", "has outputs that differ by")
 class SavesTheFirstRanksWeights(LocalPrepared):
     def model_tensors(self) -> dict[str, Tensor]:
         self.make_buffers_equal()

@@ -54,7 +54,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-@caught_by("axis", "declares", "which the plan can't show")
+@caught_by("axis", "declares", "for the plan is too short")
 class TellsNothing(CopiesAxis):
     sends = ""
 
@@ -95,7 +95,7 @@ class AfterSteps(CopiesSteps):
                 self.average(local(parameter))
 
 
-@caught_by("axis", "saves_whole", "continued")
+@caught_by("axis", "saves_whole", "resumed")
 class ForgetsMomenta(CopiesAxis):
     """Averages parameters after each step, and a checkpoint has the momenta of one rank."""
 
@@ -109,7 +109,7 @@ class OverAllRanks(CopiesSteps):
         tensor.div_(dist.get_world_size())
 
 
-@caught_by("axis", "beside_others", "beside axis")
+@caught_by("axis", "beside_others", "combined with axis")
 class AveragesOverAllRanks(CopiesAxis):
     """Of ranks along other axes, too, which have other shards."""
 

@@ -44,7 +44,7 @@ class Uncompared(PreparedWrapper):
         return iter(())
 
 
-@caught_by(DDPStrategy, "no_sync", "within no_sync")
+@caught_by(DDPStrategy, "no_sync", "in no_sync")
 class SendsEachMicroBatch(Uncompared):
     def no_sync(self) -> Any:
         return nullcontext()
@@ -65,7 +65,7 @@ class SumsGradients(Uncompared):
         return self.inner.step(index, closure)
 
 
-@caught_by(DDPStrategy, "checkpoint_is_what_was_evaluated", "computes what is")
+@caught_by(DDPStrategy, "checkpoint_is_what_was_evaluated", "has outputs that differ by")
 class EvaluatesWithItsOwnBuffers(Uncompared):
     def evaluating(self) -> Any:
         return nullcontext()
@@ -117,7 +117,7 @@ class DropsFormerMicroBatches(Uncompared):
         return self.inner.forward_backward(*args, divisor=divisor, sync=sync)
 
 
-@caught_by(FSDPStrategy, "lets_go", "are left behind")
+@caught_by(FSDPStrategy, "lets_go", "aren't freed")
 class KeepsTheModule(Uncompared):
     kept: ClassVar[list[Any]] = []
 

@@ -121,7 +121,7 @@ class KeepsRanksApart(Around):
     prepared = _StepsApart
 
 
-@caught_by("extension", "errors_pass", "comes back as")
+@caught_by("extension", "errors_pass", "is raised as")
 class HidesErrors(Around):
     @hookimpl(wrapper=True)
     def launch(self, request: Any) -> Generator[None, Any, Any]:
@@ -138,7 +138,7 @@ class HidesErrors(Around):
         return launcher
 
 
-@caught_by("place", "made", "gives no reason")
+@caught_by("place", "made", "which is not a reason")
 class RefusesPlacesWithoutReason(LocalPlace):
     def why_not(self) -> str | None:
         return "no"
@@ -151,7 +151,7 @@ class WritesToRender(LocalPlace):
         return super().render(request)
 
 
-@caught_by("place", "refuses_nodes", "isn't refused either")
+@caught_by("place", "refuses_nodes", "but isn't refused")
 class IgnoresNodes(LocalPlace):
     def render(self, request: Any) -> str:
         return f"cd /nowhere && run program.py {sorted(request.variables)}".replace("3", "")

@@ -154,7 +154,7 @@ class PutsGradientsElsewhere(AveragedPrepared):
 # Steps ---------------------------------------------------------------------------------------------------
 
 
-@caught_by("own_steps", "step with closure: rank 0 has 1 values, and one process 5")
+@caught_by("own_steps", "step with closure: rank 0 has 1 values, but one process 5")
 class DropsClosures(AveragedPrepared):
     def step(self, index: int, closure: Any = None) -> bool:
         return super().step(index)

@@ -75,7 +75,7 @@ class RefusesItself(CpuAccelerator):
         return "never"
 
 
-@caught_by("accelerator", "computes", "names say their unit")
+@caught_by("accelerator", "computes", "names must have their unit")
 class Unitless(CpuAccelerator):
     def memory(self, device: torch.device) -> dict[str, int]:
         return {"used": 3}
@@ -90,7 +90,7 @@ class RefusesWithoutReason(CpuAccelerator):
 # Precisions ---------------------------------------------------------------------------------------------
 
 
-@caught_by("precision", "named", "calls itself 'other'")
+@caught_by("precision", "named", "it is called 'other'")
 class Misnamed(FullPrecision):
     def __init__(self, name: str, device: torch.device) -> None:
         super().__init__(name, device)
@@ -117,7 +117,7 @@ class Layer(torch.nn.Linear):
     """Computes in another way."""
 
 
-@caught_by("precision", "returns_layers", "stays of the class Layer after the run")
+@caught_by("precision", "returns_layers", "still has the class Layer after the run")
 class KeepsLayers(FullPrecision):
     def convert_layers(self, module: Any) -> Any:
         for layer in module.modules():
@@ -144,7 +144,7 @@ class ConvertsIntegers(Double):
         return converted
 
 
-@caught_by("precision", "contexts_end", "torch.float32, and not torch.bfloat16", asked_as="bf16-mixed")
+@caught_by("precision", "contexts_end", "torch.float32, not torch.bfloat16", asked_as="bf16-mixed")
 class EntersOnce(MixedPrecision):
     def __init__(self, name: str, device: torch.device) -> None:
         super().__init__(name, device)
@@ -157,7 +157,7 @@ class EntersOnce(MixedPrecision):
         return nullcontext() if before else super().autocast()
 
 
-@caught_by("precision", "contexts_end", "returns one object twice", asked_as="bf16-mixed")
+@caught_by("precision", "contexts_end", "returns the same object twice", asked_as="bf16-mixed")
 class ReusesOneContext(MixedPrecision):
     def __init__(self, name: str, device: torch.device) -> None:
         super().__init__(name, device)
@@ -182,7 +182,7 @@ class StepsAnyway(ScaledPrecision):
         return True
 
 
-@caught_by("precision", "trains", "away from those in 32 bits")
+@caught_by("precision", "trains", "from those in 32 bits")
 class RoundsParameters(FullPrecision):
     def step(self, optimizer: Any, closure: Any = None) -> bool:
         optimizer.step()
@@ -193,13 +193,13 @@ class RoundsParameters(FullPrecision):
         return True
 
 
-@caught_by("precision", "state", "comes back as", asked_as="16-mixed")
+@caught_by("precision", "state", "is restored as", asked_as="16-mixed")
 class ForgetsItsState(ScaledPrecision):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
 
-@caught_by("precision", "computes_as_named", "'bf16-mixed' says torch.bfloat16", asked_as="bf16-mixed")
+@caught_by("precision", "computes_as_named", "'bf16-mixed' means torch.bfloat16", asked_as="bf16-mixed")
 class ComputesInAnother(MixedPrecision):
     compute_dtype = torch.float16
 
@@ -242,12 +242,12 @@ class RoundsByChance(TruePrecision):
         return True
 
 
-@caught_by("precision", "resumes", "continued after step 1", asked_as="bf16-true")
+@caught_by("precision", "resumes", "resumed after step 1", asked_as="bf16-true")
 class ForgetsItsGenerator(RoundsByChance):
     pass
 
 
-@caught_by("precision", "same_on_all_ranks", "have other weights than each other", asked_as="bf16-true")
+@caught_by("precision", "same_on_all_ranks", "have different weights", asked_as="bf16-true")
 class RoundsByRank(RoundsByChance):
     def seed(self) -> int:
         return int(os.environ.get("RANK", 0))
@@ -273,7 +273,7 @@ class ChangesTensors(DirectoryCheckpointer):
         raise NotImplementedError
 
 
-@caught_by("checkpoint", "round_trip", "model/transposed comes back")
+@caught_by("checkpoint", "round_trip", "model/transposed is read as")
 class ReadsRows(ChangesTensors):
     def changed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_contiguous() else tensor.T.contiguous().reshape(tensor.shape)
@@ -289,34 +289,34 @@ class LosesBits(ChangesTensors):
         return tensor.to(self.by_way_of).to(self.lost) if tensor.dtype == self.lost else tensor
 
 
-@caught_by("checkpoint", "round_trip", "model/double comes back")
+@caught_by("checkpoint", "round_trip", "model/double is read as")
 class RoundsDoubles(LosesBits):
     lost, by_way_of = torch.float64, torch.float32
 
 
-@caught_by("checkpoint", "round_trip", "model/float16 comes back")
+@caught_by("checkpoint", "round_trip", "model/float16 is read as")
 class RoundsHalves(LosesBits):
     lost, by_way_of = torch.float16, torch.bfloat16
 
 
-@caught_by("checkpoint", "round_trip", "model/complex128 comes back")
+@caught_by("checkpoint", "round_trip", "model/complex128 is read as")
 class RoundsComplex(LosesBits):
     lost, by_way_of = torch.complex128, torch.complex64
 
 
-@caught_by("checkpoint", "round_trip", "model/int8 comes back")
+@caught_by("checkpoint", "round_trip", "model/int8 is read as")
 class LosesSigns(ChangesTensors):
     def changed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clamp(min=0) if tensor.dtype == torch.int8 else tensor
 
 
-@caught_by("checkpoint", "round_trip", "model/uint8 comes back")
+@caught_by("checkpoint", "round_trip", "model/uint8 is read as")
 class TakesBytesForSigned(ChangesTensors):
     def changed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clamp(max=127) if tensor.dtype == torch.uint8 else tensor
 
 
-@caught_by("checkpoint", "round_trip", "model/float8_e5m2 comes back")
+@caught_by("checkpoint", "round_trip", "model/float8_e5m2 is read as")
 class RoundsEightBits(ChangesTensors):
     def changed(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.float().round().to(tensor.dtype) if tensor.dtype == torch.float8_e5m2 else tensor
@@ -348,17 +348,17 @@ class SavesLater(DirectoryCheckpointer):
             super().save(*later)
 
 
-@caught_by("checkpoint", "snapshot", "was changed after save, and that was saved")
+@caught_by("checkpoint", "snapshot", "was changed after save, and the change was saved")
 class TakesNoSnapshot(SavesLater):
     pass
 
 
-@caught_by("checkpoint", "turn", "isn't there yet")
+@caught_by("checkpoint", "turn", "before the new one is complete")
 class DeletesAtOnce(SavesLater):
     pass
 
 
-@caught_by("checkpoint", "failure", "gets no error of a failed save")
+@caught_by("checkpoint", "failure", "gets no error when a save fails")
 class SwallowsFailures(DirectoryCheckpointer):
     def save(self, path: str, checkpoint: Any) -> None:
         with suppress(CheckpointError):
@@ -373,7 +373,7 @@ class RaisesPlainErrors(DirectoryCheckpointer):
         return super().open(path, verify)
 
 
-@caught_by("checkpoint", "refuses", "filled in part")
+@caught_by("checkpoint", "refuses", "filled some of its targets")
 class FillsHalf(DirectoryCheckpointer):
     """Fills one target after the other, until one is refused."""
 
@@ -411,7 +411,7 @@ class Empty:
         pass
 
 
-@caught_by("checkpoint", "other_world_size", "rank 1's own state is read as None")
+@caught_by("checkpoint", "other_world_size", "rank 1's state is read as None")
 class KeepsRankZero(DirectoryCheckpointer):
     def save(self, path: str, checkpoint: Any) -> None:
         super().save(path, checkpoint)
@@ -424,7 +424,7 @@ class KeepsRankZero(DirectoryCheckpointer):
         return reader
 
 
-@caught_by("checkpoint", "neighbours", "has removed 'step=10'")
+@caught_by("checkpoint", "neighbours", "has also removed 'step=10'")
 class RemovesByPrefix(DirectoryCheckpointer):
     def remove(self, path: str) -> None:
         for found in glob.glob(f"{path}*"):
@@ -439,7 +439,7 @@ class ReadsLater(DirectoryCheckpointer):
         return reader
 
 
-@caught_by("checkpoint", "lets_go", "open files are left behind")
+@caught_by("checkpoint", "lets_go", "open files aren't freed")
 class LeavesFilesOpen(DirectoryCheckpointer):
     left: ClassVar[list[int]] = []
 
@@ -448,14 +448,14 @@ class LeavesFilesOpen(DirectoryCheckpointer):
         return super().open(path, verify)
 
 
-@caught_by("checkpoint", "lets_go", "threads are left behind")
+@caught_by("checkpoint", "lets_go", "threads aren't freed")
 class LeavesThreads(DirectoryCheckpointer):
     def save(self, path: str, checkpoint: Any) -> None:
         super().save(path, checkpoint)
         threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
-@caught_by("checkpoint", "lets_go", "tensors are left behind")
+@caught_by("checkpoint", "lets_go", "tensors aren't freed")
 class KeepsTensors(DirectoryCheckpointer):
     kept: ClassVar[list[Any]] = []
 
@@ -464,7 +464,7 @@ class KeepsTensors(DirectoryCheckpointer):
         self.kept.append(checkpoint.tensors)
 
 
-@caught_by("checkpoint", "lets_go", "tensors and readers are left behind")
+@caught_by("checkpoint", "lets_go", "tensors and readers aren't freed")
 class KeepsReaders(DirectoryCheckpointer):
     kept: ClassVar[list[Any]] = []
 
@@ -473,7 +473,7 @@ class KeepsReaders(DirectoryCheckpointer):
         return self.kept[-1]
 
 
-@caught_by("checkpoint", "killed_while_replacing", "leaves neither")
+@caught_by("checkpoint", "killed_while_replacing", "leaves no checkpoint")
 class RenamesTwice(DirectoryCheckpointer):
     """Moves the old one away before it puts the new one in its place."""
 
@@ -495,14 +495,14 @@ class TakesEverything(Env):
         return "why not"
 
 
-@caught_by("environment", "place", "global_rank is 1, and not 3")
+@caught_by("environment", "place", "global_rank is 1, not 3")
 class TakesTheLocalRank(Env):
     @property
     def global_rank(self) -> int:
         return self.local_rank
 
 
-@caught_by("environment", "snapshot", "changes when the variables do")
+@caught_by("environment", "snapshot", "change when the variables do")
 class LooksAgain(Env):
     def __init__(self, environ: Any) -> None:
         super().__init__(environ)
@@ -523,7 +523,7 @@ class RaisesValueErrors(Env):
 # Launchers ----------------------------------------------------------------------------------------------
 
 
-@caught_by("launcher", "runs_every_rank", "comes back as None")
+@caught_by("launcher", "runs_every_rank", "is returned as None")
 class LosesTheValue(ElasticLauncher):
     def launch(self, task: Task) -> Any:
         super().launch(task)
@@ -539,7 +539,7 @@ class BlamesRankZero(ElasticLauncher):
             raise
 
 
-@caught_by("launcher", "notices_the_dead", "comes back as None")
+@caught_by("launcher", "notices_the_dead", "is reported as None")
 class TakesDeathForSuccess(ElasticLauncher):
     def launch(self, task: Task) -> Any:
         try:

@@ -57,7 +57,7 @@ class MixesShapes(ProcessGroupCollectives):
         pass
 
 
-@caught_by("collectives", "has passed the barrier before rank 0")
+@caught_by("collectives", "has left the barrier before rank 0")
 class PassesBarriers(ProcessGroupCollectives):
     def barrier(self, name: Any = None) -> None:
         pass
@@ -297,7 +297,7 @@ class LosesWhatItTrained(AveragedPrepared):
         self.original_module.load_state_dict(self.first)
 
 
-@caught_by("lets_go", "are left behind")
+@caught_by("lets_go", "aren't freed")
 class StaysAlive(AveragedPrepared):
     """Keeps itself, a tensor and an open file."""
 
@@ -308,7 +308,7 @@ class StaysAlive(AveragedPrepared):
         self.kept.append((self, torch.zeros(1000), open(os.devnull)))  # noqa: SIM115  # it stays open
 
 
-@caught_by("lets_go", "threads are left behind")
+@caught_by("lets_go", "threads aren't freed")
 class LeavesThreads(AveragedPrepared):
     def release(self) -> None:
         super().release()
@@ -366,14 +366,14 @@ class ClipsScaledGradients(AveragedPrepared):
         return nn.utils.clip_grad_norm_(self._parameters[index], clipping.max_norm)
 
 
-@caught_by("scaled_steps", "says that it made")
+@caught_by("scaled_steps", "reports")
 class CountsWhatItLeavesOut(AveragedPrepared):
     def step(self, index: int, closure: Any = None) -> bool:
         super().step(index, closure)
         return True
 
 
-@caught_by("no_sync", "within no_sync")
+@caught_by("no_sync", "in no_sync")
 class SendsEachMicroBatch(AveragedPrepared):
     def no_sync(self) -> Any:
         return nullcontext()
@@ -491,7 +491,7 @@ class OtherBatches(AveragedPrepared):
         return loader
 
 
-@caught_by("nested_batches", "a nested batch came as")
+@caught_by("nested_batches", "a nested batch arrived as")
 class ForgetsNamesOfTuples(OtherBatches):
     def change(self, loader: Any) -> Any:
         for batch in loader:
@@ -512,7 +512,7 @@ class FillsTheLastBatch(OtherBatches):
             yield batch
 
 
-@caught_by("every_sample_once", "never come")
+@caught_by("every_sample_once", "are missing")
 class RepeatsSamples(OtherBatches):
     def change(self, loader: Any) -> Any:
         for batch in loader:
@@ -521,7 +521,7 @@ class RepeatsSamples(OtherBatches):
             yield batch
 
 
-@caught_by("uneven_inputs", "steps, and not 8 each")
+@caught_by("uneven_inputs", "steps, not 8 each")
 class StopsEarly(OtherBatches):
     def change(self, loader: Any) -> Any:
         # Ranks with more batches than others end one batch before the others.
@@ -607,7 +607,7 @@ class ForgetsMomenta(OtherEvaluation):
             optimizer.state.clear()
 
 
-@caught_by("checkpoint_is_what_was_evaluated", "on rank 1 computes what is")
+@caught_by("checkpoint_is_what_was_evaluated", "on rank 1 has outputs that differ by")
 class EvaluatesWithItsOwnBuffers(AveragedPrepared):
     def evaluating(self) -> Any:
         return nullcontext()
@@ -663,7 +663,7 @@ class LoadsItsOwnRanks(AveragedPrepared):
                 value.copy_(before[key])
 
 
-@caught_by("mid_epoch", "never come")
+@caught_by("mid_epoch", "are missing")
 class StartsEpochsAnew(OtherBatches):
     def load(self, reader: Any, state: Any, *, model_only: bool = False) -> None:
         super().load(reader, state, model_only=model_only)
@@ -700,12 +700,12 @@ class AveragesDenseOnes(AveragedPrepared):
         return (p for p in self.original_module.parameters() if p.grad is not None and not p.grad.is_sparse)
 
 
-@caught_by("replicas_are_compared", "no one reported it")
+@caught_by("replicas_are_compared", "nothing was reported")
 class ComparesNothing(AveragedPrepared):
     replicas = compares_nothing
 
 
-@caught_by("rank_raises", "the failure of a rank is swallowed")
+@caught_by("rank_raises", "the failure of a rank is lost")
 class SwallowsErrors(AveragedPrepared):
     def forward_backward(self, *args: Any, **kwargs: Any) -> Any:
         with suppress(ArithmeticError):
@@ -716,7 +716,7 @@ class SwallowsErrors(AveragedPrepared):
         return None
 
 
-@caught_by("rank_raises", "the failure of a rank is swallowed")
+@caught_by("rank_raises", "the failure of a rank is lost")
 class SwallowsErrorsOfBackward(AveragedPrepared):
     def backward(self, *args: Any, **kwargs: Any) -> None:
         with suppress(ArithmeticError):
@@ -754,7 +754,7 @@ class LenientLauncher(Launcher):
             connection.send_bytes(pickle.dumps(value))
 
 
-@caught_by("rank_killed", "the failure of a rank is swallowed")
+@caught_by("rank_killed", "the failure of a rank is lost")
 class IgnoresDeadRanks(Averaging):
     @hookimpl
     def launch(self, request: Any) -> Any:

@@ -27,7 +27,7 @@ def test_an_installed_plugin_is_light() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("import torch", "imports numpy, torch: do it in the strategy's module"),
+        ("import torch", "imports numpy, torch: import it in the strategy's module"),
         (COMPUTES, "times the CPU time of importing the core, more than 0.3"),
     ],
 )
@@ -50,5 +50,5 @@ def test_a_class_without_an_entry_point_has_nothing_to_import() -> None:
     outcome = run_check(LIGHT, StrategySubject(_Own))
     assert (outcome.verdict, outcome.reason) == (
         "skipped",
-        "it is no distribution's: there is no entry point",
+        "it is not from a distribution, so it has no entry point",
     )

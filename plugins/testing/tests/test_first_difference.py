@@ -77,4 +77,4 @@ def fails(*_: object) -> None:
 
 def test_a_strategy_that_fails_in_the_other_run_says_so() -> None:
     found = first_difference(StrategySubject(Averaging, world_size=2), Recipe(), Recipe(), fails)
-    assert found == "stratagem diff can't say: ValueError: the engine has no such thing"
+    assert found == "stratagem diff can't find it: ValueError: the engine has no such thing"

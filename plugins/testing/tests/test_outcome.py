@@ -84,12 +84,12 @@ def test_what_is_not_declared_is_skipped_by_name() -> None:
 
 def test_world_sizes_and_nothing_to_try_skip_with_a_reason() -> None:
     assert verdict(NOTHING, Thing()) == ("skipped", "there is nothing")
-    assert verdict(RIGHT, Thing(), 4) == ("skipped", "it runs on 1 or 2 devices")
+    assert verdict(RIGHT, Thing(), 4) == ("skipped", "the component runs on 1 or 2 devices")
     assert verdict(PLACE, Thing(), 2) == ("passed", "")
 
 
 def test_a_check_needs_a_name_and_a_claim() -> None:
-    with pytest.raises(ValueError, match="is called check_xxx"):
+    with pytest.raises(ValueError, match="must be called check_xxx"):
         check(lambda thing: None)
 
     def check_silent(thing: Thing) -> None: ...

@@ -65,10 +65,10 @@ def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="no strategy is called 'sinle'; nearest: single"):
         report("sinle")
     with pytest.raises(
-        UsageError, match="there is no check 'parities' of a strategy; there are light_plugin"
+        UsageError, match="there is no check 'parities' of a strategy; available: light_plugin"
     ):
         report("single", only=["parities"])
-    with pytest.raises(UsageError, match="'single' can be tried at world size 1, and not at 2, 4"):
+    with pytest.raises(UsageError, match="'single' can be tried at world size 1, not at 2, 4"):
         report("single", world_sizes=[2, 4])
 
 

@@ -1,6 +1,7 @@
-"""The conformance kit: what every strategy, accelerator, precision … is to do, as tests and as a report.
+"""The conformance kit: checks for strategies, accelerators, precisions and other components, as tests and as a
+report.
 
-For the author of a plugin: docs/writing-a-plugin.md. Names are imported when they are first used.
+For authors of plugins: docs/writing-a-plugin.md. Names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ __all__ = [
     "run_check",
 ]
 
-if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""`Check`: one claim about a component, and the function that tries it."""
+"""`Check`: one claim about a component, and the function that checks it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 class ConformanceError(AssertionError):
-    """A component doesn't do what a check claims; the message says what was seen instead."""
+    """A component doesn't do what a check claims. The message says what it does instead."""
 
 
 class NotApplicable(Exception):  # noqa: N818  # no error: the check has nothing to try
-    """There is nothing to try here; the message says why."""
+    """A check has nothing to try. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Check:
     name: str
     """Name of the check, such as "parity": the function's name without `check_`."""
     claim: str
-    """What the component is to do: the first line of the function's docstring."""
+    """What the component must do: the first line of the function's docstring."""
     run: Callable[[Any], None]
     """The function."""
     needs: frozenset[str] = frozenset()
-    """Names from `FEATURES`; where the component declares fewer, the check is skipped by name."""
+    """Names from `FEATURES`. The check is skipped if the component doesn't declare all of them."""
     world_sizes: tuple[int, ...] = ALL_SIZES
     """World sizes at which the check is meaningful."""
     in_worker: bool = False
-    """Whether it computes, and so runs in another process than the caller."""
+    """Whether the check runs in another process, because it computes."""
     theme: str = field(default="", compare=False)
     """Name of the check's file."""
 
@@ -62,19 +62,19 @@ def check(
     """Mark `check_xxx(subject)` as a check.
 
     Args:
-        function: when used without arguments.
-        needs: names from `FEATURES` that a component must declare for it.
-        world_sizes: at which it says something.
-        in_worker: run it in another process: it computes in its own, which can keep that from forking.
+        function: the function, if the decorator is used without arguments.
+        needs: names from `FEATURES` that a component must declare for the check.
+        world_sizes: world sizes at which the check is meaningful.
+        in_worker: whether to run the check in another process. A process that has computed may not be able to fork.
     """
 
     def mark(marked: F) -> F:
         name = marked.__name__.removeprefix("check_")
         if name == marked.__name__:
-            raise ValueError(f"a check is called check_xxx, and this one {marked.__name__}")
+            raise ValueError(f"a check must be called check_xxx, not {marked.__name__}")
         claim = (inspect.getdoc(marked) or "").partition("\n")[0].rstrip(".")
         if not claim:
-            raise ValueError(f"{marked.__name__} doesn't say in its docstring what it claims")
+            raise ValueError(f"{marked.__name__} has no docstring with its claim")
         theme = marked.__module__.rpartition(".")[2]
         marked.conformance = Check(  # type: ignore[attr-defined]  # functions take any attribute
             name, claim, marked, frozenset(needs), tuple(world_sizes), in_worker, theme
@@ -85,7 +85,7 @@ def check(
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
-    """Return the checks of some modules, in the order in which they are written."""
+    """Return the checks of some modules, in the order of their definitions."""
     found: list[Check] = []
     for module in modules:
         own = [
@@ -94,7 +94,7 @@ def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
         found += [value.conformance for value in own if hasattr(value, "conformance")]
     names = [each.name for each in found]
     if len(names) != len(set(names)):
-        raise ValueError(f"two checks have one name in {sorted(names)}")
+        raise ValueError(f"two checks have the same name in {sorted(names)}")
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Distances between tensors of two trainings."""
+"""Distances between the tensors of two trainings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 Measure = Callable[[Tensor, Tensor], float]
-"""Returns how far two tensors of one shape are apart."""
+"""Returns the distance between two tensors of the same shape."""
 
 
 def largest_difference(one: Tensor, other: Tensor) -> float:
-    """Return the largest difference of an element; 0 for tensors without elements."""
+    """Return the largest absolute difference of elements; 0 for tensors without elements."""
     return float((_wide(one) - _wide(other)).abs().max()) if one.numel() else 0.0
 
 
@@ -34,17 +34,17 @@ def furthest(
     names: Iterable[str] | None = None,
     measure: Measure = rms_difference,
 ) -> tuple[float, str]:
-    """Return the largest distance of a tensor relative to the allowed one, and the tensor's name.
+    """Return the largest ratio of a tensor's distance to the allowed one, and the tensor's name.
 
     Args:
         ours: name → tensor.
-        theirs: the same, with at least these names.
+        theirs: name → tensor, with at least the same names.
         allowed: returns the allowed distance of a tensor; if it is 0, any difference is infinite.
-        names: of the tensors; by default all of `ours`.
-        measure: of the distance.
+        names: names of the tensors to compare; by default all of `ours`.
+        measure: measures the distance.
 
     Returns:
-        0 and "" if all are equal; infinity and the first tensor of another shape, if there is one. NaN equals NaN,
+        0 and "" if all are equal. Infinity and the tensor's name if the shapes of a tensor differ. NaN equals NaN,
         and is infinitely far from a number.
     """
     worst, which = 0.0, ""
@@ -62,7 +62,7 @@ def furthest(
 
 
 def _distance(one: Tensor, other: Tensor, measure: Measure) -> float:
-    """Measure elements that are finite on both sides; the others have to be equal, NaN to NaN."""
+    """Measure elements that are finite in both tensors. Others must be equal, NaN to NaN."""
     distance = measure(one, other)
     if not math.isnan(distance):
         return distance

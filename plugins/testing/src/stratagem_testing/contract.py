@@ -1,4 +1,4 @@
-"""The contracts: test classes that the author of a component derives, with one fixture each.
+"""The contracts: test classes from which the author of a component derives one, with a fixture `subject`.
 
 ::
 
@@ -22,7 +22,7 @@ from stratagem_testing.strategies import STRATEGY_CHECKS
 
 
 class Contract:
-    """Base of all contracts: a test for each check, at each world size at which the check is meaningful."""
+    """Base class of contracts: a test for each check, at each world size at which the check is meaningful."""
 
     checks: ClassVar[tuple[Check, ...]] = ()
     world_sizes: ClassVar[tuple[int, ...]] = (1,)
@@ -30,7 +30,7 @@ class Contract:
 
     @pytest.fixture
     def subject(self) -> Any:
-        """Override it: return what the checks are about."""
+        """Override it to return the subject of the checks."""
         raise NotImplementedError(f"{type(self).__qualname__} has no fixture `subject`: override it")
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -57,7 +57,7 @@ class Contract:
 
 
 def report(outcome: Outcome) -> None:
-    """Tell pytest of an outcome."""
+    """Report an outcome to pytest."""
     if outcome.verdict == "skipped":
         pytest.skip(f"{outcome.check}: {outcome.reason}")
     if outcome.verdict == "waived":
@@ -69,65 +69,65 @@ def report(outcome: Outcome) -> None:
 
 
 class StrategyContract(Contract):
-    """What a strategy does: its fixture returns a `StrategySubject`."""
+    """Checks of a strategy. Its fixture returns a `StrategySubject`."""
 
     checks = STRATEGY_CHECKS
     world_sizes = (1, 2, 4)
 
 
 class AxisContract(Contract):
-    """What an axis does, alone and beside each other one that is installed: its fixture returns an `AxisSubject`."""
+    """Checks of an axis, alone and combined with each other installed axis. Its fixture returns an `AxisSubject`."""
 
     checks = PART_CHECKS["axis"]
     world_sizes = (1, 2, 4)
 
 
 class AcceleratorContract(Contract):
-    """What an accelerator does: its fixture returns an `AcceleratorSubject`."""
+    """Checks of an accelerator. Its fixture returns an `AcceleratorSubject`."""
 
     checks = PART_CHECKS["accelerator"]
 
 
 class PrecisionContract(Contract):
-    """What a precision does: its fixture returns a `PrecisionSubject`."""
+    """Checks of a precision. Its fixture returns a `PrecisionSubject`."""
 
     checks = PART_CHECKS["precision"]
     world_sizes = (1, 2)
 
 
 class CheckpointContract(Contract):
-    """What a checkpointer does: its fixture returns a `CheckpointSubject`."""
+    """Checks of a checkpointer. Its fixture returns a `CheckpointSubject`."""
 
     checks = PART_CHECKS["checkpoint"]
     world_sizes = (1, 2)
 
 
 class EnvironmentContract(Contract):
-    """What an environment does: its fixture returns an `EnvironmentSubject`."""
+    """Checks of an environment. Its fixture returns an `EnvironmentSubject`."""
 
     checks = PART_CHECKS["environment"]
 
 
 class LauncherContract(Contract):
-    """What a launcher does: its fixture returns a `LauncherSubject`."""
+    """Checks of a launcher. Its fixture returns a `LauncherSubject`."""
 
     checks = PART_CHECKS["launcher"]
 
 
 class ExtensionContract(Contract):
-    """What an extension does: its fixture returns an `ExtensionSubject`."""
+    """Checks of an extension. Its fixture returns an `ExtensionSubject`."""
 
     checks = PART_CHECKS["extension"]
     world_sizes = (1, 2)
 
 
 class LoggerContract(Contract):
-    """What a logger does: its fixture returns a `LoggerSubject`."""
+    """Checks of a logger. Its fixture returns a `LoggerSubject`."""
 
     checks = PART_CHECKS["logger"]
 
 
 class PlaceContract(Contract):
-    """What a place does: its fixture returns a `PlaceSubject`."""
+    """Checks of a place. Its fixture returns a `PlaceSubject`."""
 
     checks = PART_CHECKS["place"]

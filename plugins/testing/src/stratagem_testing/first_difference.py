@@ -1,4 +1,4 @@
-"""Explains, with `stratagem diff`, where a strategy's training of a recipe first differs from one process's."""
+"""Find, with `stratagem diff`, where a strategy's training of a recipe first differs from that of one process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from stratagem_testing.subject import StrategySubject
 
 STEPS = 20
-"""Optimizer steps that are recorded."""
+"""Number of optimizer steps to record."""
 
 
 class Recording(Callback):
-    """Records what a run trains on this rank, for `stratagem diff`.
+    """Records a run's training on this rank for `stratagem diff`.
 
     Args:
-        folder: of the record, the same on all ranks.
-        submodule: the part of the module that is recorded; all of it by default.
+        folder: folder of the record, the same on all ranks.
+        submodule: path of the submodule to record; by default the whole module.
         options: fields of `stratagem_diff.RecordOptions`.
     """
 
@@ -57,7 +57,7 @@ class Recording(Callback):
 
 
 def with_cause(found: Comparison) -> str:
-    """Return the sentence of `stratagem diff`, and the likeliest cause."""
+    """Return the sentence of `stratagem diff`, and the most likely cause."""
     causes = [f"Likely: {cause.rstrip('.')}." for cause in likely_causes(found)[:1]]
     return " ".join([sentence(found), *causes])
 
@@ -66,12 +66,12 @@ def with_cause(found: Comparison) -> str:
 def naming_first_difference(
     subject: StrategySubject, recipe: Recipe, plain: Recipe, train: Callable[..., Any]
 ) -> Iterator[None]:
-    """Append to a failure's message the first place where two trainings differ.
+    """Append the first difference between two trainings to a failure's message. A context manager.
 
     Args:
         subject: the strategy.
-        recipe: what it trained.
-        plain: what plain torch trained.
+        recipe: the recipe that the strategy trained.
+        plain: the recipe that plain torch trained.
         train: `train(subject, recipe, callbacks)` trains under the strategy; run by every rank.
     """
     try:
@@ -86,16 +86,16 @@ def naming_first_difference(
 def first_difference(
     subject: StrategySubject, recipe: Recipe, plain: Recipe, train: Callable[..., Any]
 ) -> str:
-    """Train again under the strategy and in plain torch, and return where the two first differ.
+    """Train again under the strategy and in plain torch, and return the first difference.
 
     Args:
         subject: the strategy.
-        recipe: what it trains.
-        plain: what plain torch trains.
+        recipe: the recipe that the strategy trains.
+        plain: the recipe that plain torch trains.
         train: `train(subject, recipe, callbacks)` trains under the strategy; run by every rank.
 
     Returns:
-        The sentence of `stratagem diff`, and the likely cause; or why there is none.
+        The sentence of `stratagem diff`, and the likely cause; or why no difference can be named.
     """
     with tempfile.TemporaryDirectory(prefix="stratagem-records-") as folder:
         theirs, rounding, ours = (str(Path(folder, name)) for name in ("plain", "rounding", "strategy"))
@@ -107,7 +107,7 @@ def first_difference(
                 )
             return with_cause(compare(theirs, ours, [rounding]))
         except (RankError, StratagemError) as error:
-            return f"stratagem diff can't say: {str(error).strip().splitlines()[-1]}"
+            return f"stratagem diff can't find it: {str(error).strip().splitlines()[-1]}"
 
 
 def _record_plainly(

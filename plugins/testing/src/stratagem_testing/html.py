@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs no other file."""
+"""A report as a single HTML page without other files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 MARKS: Mapping[str, str] = {"passed": "✓", "failed": "✗", "skipped": "–", "waived": "~"}
-"""Verdict → how tables show it."""
+"""Verdict → mark in tables."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
@@ -21,7 +21,7 @@ td.mark { text-align: center; font-weight: 600; }
 
 
 def html_page(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return a page of what `Report.to_json` returned."""
+    """Return a page with reports. The argument is what `Report.to_json` returned."""
     body = "\n".join(_section(report) for report in reports)
     names = escape(", ".join(report["name"] for report in reports))
     return (

@@ -1,4 +1,4 @@
-"""Detects leaks: objects, threads and open files that a process holds after a run has ended."""
+"""Detect leaks: objects, threads and open files that a process still holds after a run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from stratagem_testing.checks import expect
 
 _FILES = Path("/proc/self/fd")
-"""Where Linux lists the open files of this process."""
+"""Folder in which Linux lists the open files of this process."""
 
 
 def count_held(**kinds: type) -> dict[str, int]:
-    """Count threads, open files where the system lists them, and live objects.
+    """Count threads, live objects, and open files if the system lists them.
 
     Args:
-        kinds: what objects are called → their class.
+        kinds: name for the objects → their class.
     """
     gc.collect()
     # `type`, not `isinstance`: some lazy proxies create their object when their `__class__` is read.
@@ -31,15 +31,15 @@ def count_held(**kinds: type) -> dict[str, int]:
 
 
 def expect_nothing_left(rounds: Sequence[Mapping[str, int]], what: str) -> None:
-    """Expect that the last round holds no more than the second. The first rounds may fill caches.
+    """Expect that the last round holds no more than the second. The first round may fill caches.
 
     Args:
-        rounds: what `count_held` returned after each.
-        what: a round is, as "run".
+        rounds: what `count_held` returned after each round.
+        what: name of a round, such as "run".
     """
     counts = {name: [held[name] for held in rounds] for name in rounds[0]}
     grown = {name: each for name, each in counts.items() if each[-1] > each[1]}
     expect(
         not grown,
-        f"{' and '.join(grown)} are left behind: after each {what} in turn, there are {grown}",
+        f"{' and '.join(grown)} aren't freed: after each {what} in turn, there are {grown}",
     )

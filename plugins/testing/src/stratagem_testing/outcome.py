@@ -1,4 +1,4 @@
-"""Runs one check on one component, and records the outcome."""
+"""Run one check on one component, and record the outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratagem_testing.checks import Check, ConformanceError, NotApplicable
 from stratagem_testing.workers import RankError, shared_workers
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning|Applicable)\b(:|$)")
-"""The line of a traceback that names the exception."""
+"""Matches the line of a traceback that names the exception."""
 
 Verdict = Literal["passed", "failed", "skipped", "waived"]
 
@@ -26,13 +26,13 @@ class Outcome:
     check: str
     """Name of the check."""
     theme: str
-    """Name of the file that it is in."""
+    """Name of the check's file."""
     claim: str
     """The check's claim about the component."""
     world_size: int
     """Number of devices."""
     verdict: Verdict
-    """"waived": it failed, as was expected."""
+    """"waived": it failed, as expected."""
     reason: str = ""
     """Why it was skipped or waived, or how it failed."""
     seconds: float = 0.0
@@ -41,24 +41,26 @@ class Outcome:
     """The exception, if it failed."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, without the error itself; docs/reference/cli.md has the keys."""
+        """Return it as JSON values, without the exception. docs/reference/cli.md lists the keys."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "error"}
 
 
 def skip_reason(check: Check, features: frozenset[str], world_sizes: tuple[int, ...], world_size: int) -> str:
     """Return why a check isn't run for a component; "" if it is."""
     if world_size not in world_sizes:
-        return f"it runs on {' or '.join(map(str, world_sizes))} device{'s' * (max(world_sizes) > 1)}"
+        return (
+            f"the component runs on {' or '.join(map(str, world_sizes))} device{'s' * (max(world_sizes) > 1)}"
+        )
     if world_size not in check.world_sizes:
-        return f"only says something on {' or '.join(map(str, check.world_sizes))} devices"
+        return f"the check is meaningful only on {' or '.join(map(str, check.world_sizes))} devices"
     missing = sorted(check.needs - features)
     return f"not declared: {missing[0]} ({FEATURES[missing[0]]})" if missing else ""
 
 
 def run_check(check: Check, subject: Any, world_size: int = 1) -> Outcome:
-    """Run `check` unless it doesn't apply; never raises what the check raises.
+    """Run `check` unless it doesn't apply. Errors of the check become part of the outcome.
 
-    A waived check that passes counts as failed: remove the waiver.
+    A waived check that passes counts as failed, so that the waiver is removed.
     """
     skipped = skip_reason(check, subject.features, subject.world_sizes(), world_size)
     outcome = Outcome(check.name, check.theme, check.claim, world_size, "skipped", skipped)

@@ -1,7 +1,7 @@
-"""A pytest plugin: `--conformance-json FILE` keeps what came of all contracts.
+"""A pytest plugin: `--conformance-json FILE` writes the outcomes of all contracts to a file.
 
-Loaded by pytest wherever stratagem-testing is installed, so it imports nothing else and does nothing
-unless it is asked.
+pytest loads it wherever stratagem-testing is installed. So it imports only what it needs, and does nothing without
+the option.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 OUTCOMES: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
-"""What the contracts of this session came to, in the order in which they ran."""
+"""Outcomes of this session's contracts, in the order in which they ran."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our option."""
+    """Add the option."""
     group = parser.getgroup("stratagem", "conformance of Stratagem's plugins")
     group.addoption(
-        "--conformance-json", metavar="FILE", help="write what came of all conformance checks to FILE"
+        "--conformance-json", metavar="FILE", help="write the outcomes of all conformance checks to FILE"
     )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the file, where one is asked for."""
+    """Write the file, if the option is given."""
     file = session.config.getoption("--conformance-json", None)
     if file:
         outcomes = session.config.stash.get(OUTCOMES, [])

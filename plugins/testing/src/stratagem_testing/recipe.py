@@ -1,4 +1,4 @@
-"""`Recipe`: what is trained and how, once under a strategy and once in plain PyTorch."""
+"""`Recipe`: a training that runs once under a strategy and once in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from stratagem_testing.subject import SEED
 class Recipe:
     """A small classifier on random data. Derive from it, and override what a check is about.
 
-    Its methods are called by both sides, so that whatever differs is the strategy's doing.
+    Both sides call its methods, so that any difference comes from the strategy.
     """
 
     steps: int | None = 20
-    """Optimizer steps; None: as many as `epochs` have."""
+    """Number of optimizer steps; None is as many as `epochs` have."""
     epochs: int | None = None
     global_batch: int = 16
-    """Samples of an optimizer step, over all ranks and micro-batches."""
+    """Number of samples per optimizer step, over all ranks and micro-batches."""
     accumulate: int = 1
-    """Micro-batches per optimizer step."""
+    """Number of micro-batches per optimizer step."""
     samples: int = 160
     max_norm: float | None = None
     max_value: float | None = None
     precision: str = "32-true"
     closure: bool = False
-    """The optimizer evaluates the loss several times per step."""
+    """Whether the optimizer calls a closure to evaluate the loss, several times per step."""
     manual: bool = False
-    """The loss is minimised by `manual_step`."""
+    """Whether `manual_step` makes the step."""
     monitored: bool = False
-    """A scheduler takes the epoch's mean loss."""
+    """Whether a scheduler takes the epoch's mean loss."""
 
     def net(self) -> nn.Module:
-        """Return a net with the same parameters each time, whatever the generators' state."""
+        """Return a net with the same initial parameters each time, regardless of the generators' state."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
-            # Four layers, so that four ranks get one each; two of the layers have no parameters.
+            # Four layers, so that a pipeline of four ranks has one each. Two of the layers have no parameters.
             return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4), nn.Identity())
 
     def dataset(self) -> Dataset[Any]:
-        """Samples of (6 numbers, one of 4 classes)."""
+        """Return samples of (6 numbers, one of 4 classes)."""
         generator = torch.Generator().manual_seed(11)
         x = torch.randn(self.samples, 6, generator=generator)
         return TensorDataset(x, (x @ torch.randn(6, 4, generator=generator)).argmax(1))
@@ -61,20 +61,20 @@ class Recipe:
     collate: Callable[[list[Any]], Any] = default_collate
 
     def before_batch(self, net: nn.Module, index: int) -> None:
-        """Hook: called before each micro-batch of a run, outside of its step."""
+        """Called before each micro-batch, outside of its step."""
 
     def skips(self, index: int) -> bool:
-        """Whether the step of micro-batch `index` returns None."""
+        """Return whether the step of micro-batch `index` returns None."""
         return False
 
     def loss(self, net: nn.Module, batch: Any) -> Tensor | None:
-        """The mean loss of a batch; None where it has none."""
+        """Return the mean loss of a batch; None if it has none."""
         return F.cross_entropy(net(batch[0]), batch[1])
 
     def manual_step(
         self, net: nn.Module, batch: Any, optimizers: Sequence[Any], backward: Callable[[Tensor], Any]
     ) -> Tensor:
-        """Run backward and step by hand, and return a loss."""
+        """Run backward and step manually, and return a loss."""
         raise NotImplementedError
 
     def predict(self, net: nn.Module, batch: Any) -> Tensor:
@@ -84,7 +84,7 @@ class Recipe:
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
         """Return the optimizers."""
-        # Unlike Adam's, its steps grow with the gradients, so that a wrong scale shows.
+        # Unlike Adam's, the steps of SGD scale with the gradients, so that a wrong scale of gradients shows.
         return [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)]
 
     def stepped_by(
@@ -103,11 +103,11 @@ class Trained(TrainingRecord):
     """The result of training a recipe, on one rank."""
 
     losses: list[float]
-    """Per micro-batch, the mean over its samples on this rank."""
+    """Loss of each micro-batch: the mean over its samples on this rank."""
     outputs: Tensor
     """The trained net's output for the first 8 samples on this rank."""
     rates: list[list[float]]
-    """Per optimizer step, the learning rate of every parameter group of every optimizer after it."""
+    """Learning rates of all parameter groups of all optimizers, after each optimizer step."""
 
 
 def train_plainly(
@@ -116,13 +116,13 @@ def train_plainly(
     net: nn.Module | None = None,
     replaced: Callable[[Optimizer], Optimizer] | None = None,
 ) -> Trained:
-    """Train in this process with nothing but torch.
+    """Train in this process with plain torch.
 
     Args:
         recipe: what to train.
-        shares: among how many ranks the samples are dealt: an epoch is filled up to a multiple of it.
-        net: to go on with, instead of a new one.
-        replaced: makes what goes in the place of each optimizer.
+        shares: number of ranks that share the samples. An epoch is filled up to a multiple of it.
+        net: net to train further; by default a new one.
+        replaced: replaces each optimizer by another.
     """
     torch.manual_seed(SEED)
     cast = _casting(recipe.precision)
@@ -192,7 +192,7 @@ def windows(recipe: Recipe, epoch: int, shares: int) -> Iterator[list[Any]]:
 
 
 def autocast(precision: str) -> AbstractContextManager[Any]:
-    """What plain torch enters around a forward."""
+    """Return the context of plain torch's forward in this precision."""
     dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     return torch.autocast("cpu", dtypes[precision]) if precision in dtypes else nullcontext()
 

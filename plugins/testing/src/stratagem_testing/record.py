@@ -25,17 +25,17 @@ class TrainingRecord:
     """The result of a training on one rank. Tensors are on the CPU, under names of the module's state dict."""
 
     start: dict[str, Tensor] = field(default_factory=dict)
-    """Parameters and buffers before the first step, where they are needed."""
+    """Parameters and buffers before the first step; empty if they aren't needed."""
     weights: dict[str, Tensor] = field(default_factory=dict)
-    """Parameters and buffers at the end, whole, as in a checkpoint."""
+    """Full parameters and buffers at the end, as in a checkpoint."""
     own: dict[str, Tensor] = field(default_factory=dict)
-    """This rank's own parameters and buffers, where they are needed."""
+    """This rank's own parameters and buffers; empty if they aren't needed."""
     steps: int = 0
-    """Optimizer steps."""
+    """Number of optimizer steps."""
 
 
 class Recorder(Callback):
-    """Keeps losses, and at the end the whole weights. Derive from it to keep more.
+    """Records losses, and at the end the full weights. Derive from it to record more.
 
     Args:
         path: prefix of the files that it writes.
@@ -46,7 +46,7 @@ class Recorder(Callback):
     def __init__(self, path: str) -> None:
         self.path = path
         self.losses: list[float | None] = []
-        """Per micro-batch, the mean over its samples on this rank; None where the step returned none."""
+        """Loss of each micro-batch: the mean over its samples on this rank; None if the step returned none."""
         self.steps = 0
         self.weights: dict[str, Tensor] = {}
 
@@ -65,7 +65,7 @@ class Recorder(Callback):
         self.weights = self.read_weights(trainer)
 
     def read_weights(self, trainer: Trainer) -> dict[str, Tensor]:
-        """Return the module's parameters and buffers, whole, by name. Collective."""
+        """Return the module's full parameters and buffers by name. Collective."""
         checkpointer = trainer.runtime.session.checkpointer
         return gather_whole(checkpointer, trainer.prepared.model_tensors(), f"{self.path}-weights", "model/")
 
@@ -73,22 +73,22 @@ class Recorder(Callback):
 def gather_whole(
     checkpointer: Checkpointer, tensors: Mapping[str, Any], path: str, prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return tensors as one process would have them, on every rank. Collective.
+    """Return tensors in full, as in one process, on every rank. Collective.
 
     It writes and reads a checkpoint, in which sharded tensors are complete.
 
     Args:
-        checkpointer: of the session.
-        tensors: as `Prepared.model_tensors` returns them.
-        path: of the checkpoint.
-        prefix: of the names that are returned, without it.
+        checkpointer: the session's checkpointer.
+        tensors: what `Prepared.model_tensors` returned.
+        path: path of the checkpoint.
+        prefix: prefix of the names to return; it is removed from them.
     """
     checkpointer.save(path, Checkpoint(dict(tensors)))
     return read_whole(checkpointer, path, prefix)
 
 
 def read_whole(checkpointer: Checkpointer, path: str, prefix: str = "") -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint whose names start with `prefix`, without it. Collective."""
+    """Return the tensors of a checkpoint whose names start with `prefix`, with the prefix removed. Collective."""
     reader = checkpointer.open(path)
     whole = {
         name: torch.empty(info.shape, dtype=info.dtype)

@@ -19,13 +19,13 @@ def _nothing(index: int) -> None:
 
 
 class ReferenceLoop:
-    """What a training in plain PyTorch does between its batches. A caller iterates over epochs and windows.
+    """A training loop in plain PyTorch between batches. The caller iterates over epochs and windows.
 
     Args:
-        optimizers: step one after the other.
-        schedules: their schedulers.
-        max_norm: clips each optimizer's gradients by their norm.
-        max_value: clips each gradient's values.
+        optimizers: stepped one after the other.
+        schedules: schedulers of the optimizers.
+        max_norm: clip each optimizer's gradients by their norm.
+        max_value: clip the values of each gradient.
         scaler: scales losses; by default none are scaled.
         closure: whether optimizers evaluate the loss themselves, such as LBFGS.
     """
@@ -44,9 +44,9 @@ class ReferenceLoop:
         self.max_norm, self.max_value, self.closure = max_norm, max_value, closure
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.losses: list[float] = []
-        """Per micro-batch; 0 if it has no loss. If an optimizer evaluates the loss several times, the first value."""
+        """Loss of each micro-batch; 0 if it has none. If an optimizer evaluates it several times, the first value."""
         self.rates: list[list[float]] = []
-        """Per optimizer step, the learning rate of every parameter group of every optimizer after it."""
+        """Learning rates of all parameter groups of all optimizers, after each optimizer step."""
 
     def step(
         self,
@@ -59,12 +59,12 @@ class ReferenceLoop:
     ) -> None:
         """Make one optimizer step.
 
-        Args:
-            window: its micro-batches.
-            losses_of: returns the losses of a micro-batch and its index: one, or one for each share that has one.
-            shares: how many losses a micro-batch has; gradients are their mean.
-            before: is called with the index of each micro-batch, before it is computed for the first time.
-            after: is called with that index, after the micro-batch; for the last one, after the step and schedulers.
+        window: micro-batches of the step.
+        losses_of: returns the losses of a micro-batch, given it and its index: one, or one for each share with a
+          loss.
+        shares: number of losses per micro-batch. Gradients are their mean.
+        before: called with the index of each micro-batch, before it is computed for the first time.
+        after: called with the index after each micro-batch; for the last one, after the step and the schedulers.
         """
         first = len(self.losses)
         seen: list[float] = []
@@ -101,7 +101,7 @@ class ReferenceLoop:
         after(first + len(window) - 1)
 
     def end_step(self) -> None:
-        """Step the schedulers of steps, and note the learning rates. `step` does so; call it after a step by hand."""
+        """Step the schedulers of steps, and record learning rates. `step` calls it; call it after a manual step."""
         for scheduler, interval in self.schedules:
             if interval == "step":
                 scheduler.step()
@@ -111,7 +111,7 @@ class ReferenceLoop:
         """Step the schedulers of epochs.
 
         Args:
-            losses: of the epoch; their mean is what `ReduceLROnPlateau` gets.
+            losses: losses of the epoch. Their mean is passed to `ReduceLROnPlateau`.
         """
         for scheduler, interval in self.schedules:
             if interval == "epoch":

@@ -1,4 +1,4 @@
-"""Runs all checks of a component, without code of its author, and reports the outcomes."""
+"""Run all checks of a component without test code, and report the outcomes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Report:
     """The outcomes of all checks of one component."""
 
     name: str
-    """Name by which it was asked for."""
+    """Name under which the component was requested."""
     kind: Kind
     """Kind of the component."""
     distribution: str
@@ -58,16 +58,16 @@ class Report:
     version: str
     """Version of that distribution."""
     outcomes: tuple[Outcome, ...]
-    """In the order of the checks."""
+    """Outcomes in the order of the checks."""
     seconds: float = 0.0
-    """Total duration; less than the sum of all checks if several ran at a time."""
+    """Total duration. If several checks ran at a time, it is less than the sum of their durations."""
 
     def count(self, verdict: str) -> int:
-        """How many outcomes there are of a verdict."""
+        """Return the number of outcomes with a verdict."""
         return sum(outcome.verdict == verdict for outcome in self.outcomes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; docs/reference/cli.md has the keys."""
+        """Return it as JSON values. docs/reference/cli.md lists the keys."""
         import torch
 
         import stratagem
@@ -87,7 +87,7 @@ class Report:
 
 
 def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) -> tuple[Kind, Component]:
-    """Look up a component by its name, among strategies first.
+    """Find a component by name; strategies are searched first.
 
     Raises:
         UnknownNameError: there is none.
@@ -102,7 +102,7 @@ def find_component(catalogue: Catalogue, name: str, kind: Kind | None = None) ->
 
 
 def subject_of(kind: Kind, name: str, component: Component) -> Any:
-    """Return what the checks of a component are about: its own subject, or one made from its name."""
+    """Return the subject for the checks of a component: its own subject, or one made from its name."""
     if not component.conformance:
         return SUBJECTS[kind](name)
     subject = imported(component.conformance)
@@ -116,7 +116,7 @@ def subject_of(kind: Kind, name: str, component: Component) -> Any:
 
 
 def subject_names(component: Component) -> list[str]:
-    """Return the names under which a component says itself what is tried: its own, and those of presets."""
+    """Return the names for which a component has a subject: its own name, and those of presets."""
     subject = imported(component.conformance) if component.conformance else None
     presets = [name for name in subject if name in component.presets] if isinstance(subject, Mapping) else []
     return [component.name, *presets]
@@ -138,31 +138,32 @@ def run_report(
     """Run the checks of a component.
 
     Args:
-        kind: of the component.
-        name: as it was asked for: a preset, or "distribution:name".
-        component: what is tried.
-        world_sizes: run only these; all that it can be tried at by default.
-        only: names of checks; all by default.
-        pairs: checks with the numbers of processes at which they are run; all of the two above when None.
-        accelerator: on which a strategy is tried, at as many devices as there are; its subject's own when None.
-        fail_fast: leave out what comes after the first check that fails.
-        jobs: how many checks of a strategy run at a time, each in separate processes.
+        kind: kind of the component.
+        name: requested name: also a preset, or "distribution:name".
+        component: the component to check.
+        world_sizes: run only these; by default all that are possible.
+        only: names of checks; by default all.
+        pairs: checks with their world sizes, to run only these; None runs all that the two arguments above select.
+        accelerator: accelerator for a strategy, which is tried on as many devices as there are; None is the
+          subject's.
+        fail_fast: whether to stop after the first check that fails.
+        jobs: number of a strategy's checks to run at a time, each in separate processes.
         tell: called after each check.
 
     Raises:
-        UsageError: there is no such check, or it can't be tried at any of `world_sizes`.
+        UsageError: there is no such check, or the component can't be tried at any of `world_sizes`.
     """
     chosen = set(only)
     unknown = sorted(chosen - {check.name for check in CHECKS[kind]})
     if unknown:
         names = ", ".join(check.name for check in CHECKS[kind])
-        raise UsageError(f"there is no check {unknown[0]!r} of a {kind}; there are {names}")
+        raise UsageError(f"there is no check {unknown[0]!r} of a {kind}; available: {names}")
     subject = subject_of(kind, name, component)
     possible = subject.world_sizes()
     if accelerator is not None:
         if kind != "strategy":
             raise UsageError(
-                f"an accelerator is chosen for strategies, and {name!r} is a {kind}: leave it out"
+                f"an accelerator can only be chosen for strategies, and {name!r} is a {kind}: leave it out"
             )
         subject = replace(subject, accelerator=accelerator)
         devices = load_catalogue().find("accelerator", accelerator).load()()
@@ -171,18 +172,18 @@ def run_report(
     if not sizes:
         raise UsageError(
             f"{kind} {name!r} can be tried at world size {', '.join(map(str, possible)) or 'none'}"
-            f"{f' on {accelerator}' if accelerator else ''}, and not at {', '.join(map(str, world_sizes)) or 'any'}"
+            f"{f' on {accelerator}' if accelerator else ''}, not at {', '.join(map(str, world_sizes)) or 'any'}"
         )
     tasks = [
         (check, size)
         for check in CHECKS[kind]
         if not chosen or check.name in chosen
-        # A check that isn't meaningful at these sizes is listed once, with the reason.
+        # List a check that isn't meaningful at any of these sizes once, with the reason.
         for size in [s for s in sizes if s in check.world_sizes] or sizes[:1]
         if pairs is None or (check.name, size) in pairs
     ]
     if kind != "strategy" or subject.own_processes:
-        jobs = 1  # what such a component needs may be there only once
+        jobs = 1  # such a component may need something that only exists once
     origin = component.origin
     began = time.monotonic()
     outcomes = _run_all(tasks, subject, jobs, fail_fast, tell or (lambda outcome: None))
@@ -197,7 +198,7 @@ def _run_all(
     fail_fast: bool,
     tell: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Run checks, `jobs` at a time, each in processes of its thread; return outcomes in the order of `tasks`."""
+    """Run checks, `jobs` at a time, each in the processes of its thread. Outcomes are in the order of `tasks`."""
     outcomes: dict[int, Outcome] = {}
     waiting = iter(enumerate(tasks))
     lock, failed = threading.Lock(), threading.Event()
@@ -215,7 +216,7 @@ def _run_all(
                 outcomes[index] = outcome
                 tell(outcome)
 
-    # Here, too: a single job is run where it always was.
+    # This thread works, too, so that a single job needs no other thread.
     with ThreadPoolExecutor(max(1, jobs - 1)) as pool:
         others = [pool.submit(work) for _ in range(jobs - 1)]
         work()

@@ -12,21 +12,21 @@ from stratagem_testing.recipe import Trained
 
 
 def expect_same(ranks: Sequence[Trained], plain: Trained, tolerance: float) -> None:
-    """Expect that ranks trained together what one process trained alone."""
+    """Expect that several ranks trained the same as one process."""
     for rank, trained in enumerate(ranks):
         expect(
             trained.steps == plain.steps,
-            f"rank {rank} made {trained.steps} optimizer steps, and one process {plain.steps}",
+            f"rank {rank} made {trained.steps} optimizer steps, but one process {plain.steps}",
         )
         expect(
             len(trained.losses) == len(plain.losses),
-            f"rank {rank} saw {len(trained.losses)} losses, and one process {len(plain.losses)}",
+            f"rank {rank} saw {len(trained.losses)} losses, but one process {len(plain.losses)}",
         )
     for step, alone in enumerate(plain.losses):
         together = sum(trained.losses[step] for trained in ranks) / len(ranks)
         expect(
             abs(together - alone) <= tolerance,
-            f"the loss of micro-batch {step} is {together:.8g}, and {alone:.8g} in one process: they differ by "
+            f"the loss of micro-batch {step} is {together:.8g}, but {alone:.8g} in one process: they differ by "
             f"{abs(together - alone):.2g}, more than {tolerance:.2g}",
         )
     for rank, trained in enumerate(ranks):
@@ -43,17 +43,17 @@ def expect_same(ranks: Sequence[Trained], plain: Trained, tolerance: float) -> N
 
 
 def expect_identical(ours: Trained, theirs: Trained, who: str, whom: str) -> None:
-    """Expect that a run is bitwise equal to the last steps of another run."""
+    """Expect that a run's results are bitwise equal to the last steps of another run."""
     losses, rates = theirs.losses[-len(ours.losses) :], theirs.rates[-len(ours.rates) :]
     expect(ours.steps == theirs.steps, f"{who}, makes {ours.steps} optimizer steps, not {theirs.steps}")
     expect(
         len(ours.losses) == len(losses),
-        f"{who}, sees {len(ours.losses)} losses, and {whom} {len(losses)}",
+        f"{who}, sees {len(ours.losses)} losses, but {whom} {len(losses)}",
     )
     for index, (loss, other) in enumerate(zip(ours.losses, losses), len(theirs.losses) - len(losses)):
         expect(
             loss == other,
-            f"{who}: the loss of micro-batch {index} is {loss!r}, and {other!r} in {whom}",
+            f"{who}: the loss of micro-batch {index} is {loss!r}, but {other!r} in {whom}",
         )
     expect(ours.rates == rates, f"{who}, has learning rates {ours.rates[-3:]}, not {rates[-3:]}")
     expect_close(ours.weights, theirs.weights, 0.0, who, whom)
@@ -63,9 +63,7 @@ def expect_close(
     ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, who: str, whom: str = "one process"
 ) -> None:
     """Expect the same names, shapes and, within a tolerance, values."""
-    expect(
-        ours.keys() == theirs.keys(), f"{who} has {sorted(ours)} in its checkpoint, and not {sorted(theirs)}"
-    )
+    expect(ours.keys() == theirs.keys(), f"{who} has {sorted(ours)} in its checkpoint, not {sorted(theirs)}")
     for name, value in ours.items():
         other = theirs[name].to(value.dtype)
         expect(value.shape == other.shape, f"{who} has {name} in shape {tuple(value.shape)}")

@@ -1,4 +1,4 @@
-"""`StrategySubject`: the strategy that checks are about, and how to make a run of it."""
+"""`StrategySubject`: the strategy that checks are run on, and how to make a run with it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLERANCES: Mapping[str, float] = {
     "bf16-true": 6e-2,
     "16-true": 2e-2,
 }
-"""Precision → how far losses and parameters may be from those of one process after 20 steps."""
+"""Precision → allowed difference of losses and parameters from those of one process after 20 steps."""
 
 COMPARED_WITH_ITSELF = (
     "save_and_load",
@@ -38,11 +38,11 @@ COMPARED_WITH_ITSELF = (
     "checkpoint_is_what_was_evaluated",
     "ranks_after_fit",
 )
-"""Names of checks that compare a run with itself, and so hold at settings with which a strategy loses something."""
+"""Checks that compare a run with itself. They also hold for settings with which a strategy loses precision."""
 
 DRIFTING_REPLICAS: dict[str, str] = {
     **{
-        f"{name}-{size}": "not linear in gradients, and replicas step independently: other numbers by design"
+        f"{name}-{size}": "not linear in gradients, and replicas step independently: results differ by design"
         for name in (
             "optimizers",
             "some_ranks_without_loss",
@@ -52,98 +52,98 @@ DRIFTING_REPLICAS: dict[str, str] = {
         )
         for size in (2, 4)
     },
-    "whole_optimizers-2": "Rprop looks at signs of gradients, which are each replica's own: by design",
+    "whole_optimizers-2": "Rprop uses the signs of gradients, which differ between replicas: by design",
     "own_backwards-2": "each replica clips its own gradients, which aren't averaged: by design",
-    "own_gradients-2": "gradients are each replica's own between averages of the parameters: by design",
+    "own_gradients-2": "replicas have their own gradients between averages of the parameters: by design",
     "returned_norm-2": "each replica has its own gradients, and clips by their norm: by design",
 }
-"""Waivers for a strategy whose replicas step independently and are averaged, as local SGD does."""
+"""Waivers for a strategy whose replicas step independently and average parameters, such as local SGD."""
 
 
 @dataclass(frozen=True)
 class StrategySubject:
-    """A strategy to be tried. Frozen and picklable: every worker has a copy."""
+    """A strategy to check. Frozen and picklable: every worker has a copy."""
 
     strategy: str | Callable[..., Strategy]
-    """Its name, or what makes it from keyword values: a class at the top level of a module."""
+    """Its name, or a function that makes it from keyword arguments: a class at the top level of a module."""
     accelerator: str = "cpu"
-    """Name of the accelerator on which it is tried."""
+    """Name of the accelerator to run on."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword values for its constructor, in every check."""
+    """Keyword arguments for its constructor, in every check."""
     options_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Name of a check, or "parity-4" for 4 devices → further keyword values there."""
+    """Name of a check, or "parity-4" for 4 devices → further keyword arguments there."""
     options_at: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """World size → further keyword values there."""
+    """World size → further keyword arguments there."""
     tolerances: Mapping[str, float] = field(default_factory=dict)
     """Precision → tolerance that overrides `TOLERANCES`."""
     tolerances_for: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Name of a check, or "parity-4" for 4 devices → precision → tolerance that overrides `tolerances` there."""
     data_ranks: Callable[[int], int] | None = None
-    """Among how many ranks the data are shared at a world size; all of them by default. A function at
-    the top level of a module."""
+    """Returns the number of ranks that share the data at a world size; by default all. A function at the top level
+    of a module."""
     optimizer: Callable[[Optimizer], Optimizer] | None = None
-    """Makes what goes in the place of a check's optimizer, in plain PyTorch, too: for a strategy that steps one
-    class alone. A function at the top level of a module; the optimizers as they are by default."""
+    """Replaces a check's optimizer, also in plain PyTorch: for a strategy that steps only one class of optimizers. A
+    function at the top level of a module; by default optimizers aren't replaced."""
     feeds_errors_back: bool = False
-    """Whether what it rounds off a gradient comes with later ones (error feedback), so that a check may try it."""
+    """Whether it adds rounding errors of gradients to later gradients (error feedback). A check then tries it."""
     waivers: Mapping[str, str] = field(default_factory=dict)
-    """Name of a check → why it is expected to fail; "parity-4" means on 4 devices only."""
+    """Name of a check → why it is expected to fail; "parity-4" is on 4 devices only."""
     own_processes: bool = False
-    """Its ranks are processes in which nothing else ever runs, others at each number of devices: for an
-    engine that a process can only start once."""
+    """Whether ranks run in separate processes for each number of devices, in which nothing else ever runs. For
+    engines that a process can start only once."""
     timeout_s: float = TIMEOUT_S
     """Timeout after which a task counts as hanging."""
 
     world_size: int = 1
-    """Devices of the run; set for each check."""
+    """Number of devices of the run; set for each check."""
     check: str = ""
-    """Name of the check that goes on; set for each check."""
+    """Name of the running check; set for each check."""
     folder: str = ""
-    """Folder for files; set for each check, whose tasks share it. Outside of checks each task has its own."""
+    """Folder for files; set for each check, whose tasks share it. Outside of checks, each task has its own."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the strategy declares."""
+        """The strategy's declared capabilities."""
         given = self.strategy if isinstance(self.strategy, str) else self.strategy(**self._options())
         options = self._options() if isinstance(self.strategy, str) else {}
         return choose_strategy(load_catalogue(), given, options, 1).capabilities
 
     @property
     def features(self) -> frozenset[str]:
-        """The features that it declares, by names from `FEATURES`."""
+        """The strategy's declared features: names from `FEATURES`."""
         return self.capabilities.features
 
     @property
     def name(self) -> str:
-        """Its name in reports."""
+        """Name in reports."""
         return self.strategy if isinstance(self.strategy, str) else self.strategy.__name__
 
     def world_sizes(self) -> tuple[int, ...]:
-        """Numbers of devices at which it can be tried."""
+        """Return the numbers of devices on which the strategy can be tried."""
         one = self.capabilities.processes == "one" and "several_devices" not in self.capabilities.features
         return (1,) if one else (1, 2, 4)
 
     def tolerance(self, precision: str = "32-true") -> float:
-        """How far a number may be from that of one process."""
+        """Return the allowed difference from the numbers of one process."""
         here: dict[str, float] = self._here(self.tolerances_for)
         return {**TOLERANCES, **self.tolerances, **here}[precision]
 
     def shares(self, world_size: int | None = None) -> int:
-        """Among how many ranks the data are shared."""
+        """Return the number of ranks that share the data."""
         if self.data_ranks is not None:
             return self.data_ranks(world_size or self.world_size)
         return self.processes(world_size)
 
     def processes(self, world_size: int | None = None) -> int:
-        """How many processes a run with so many devices has."""
+        """Return the number of processes of a run on so many devices."""
         return (world_size or self.world_size) if self.capabilities.processes == "per-device" else 1
 
     def at(self, world_size: int) -> StrategySubject:
-        """The same strategy on another number of devices."""
+        """Return the subject for another number of devices."""
         return replace(self, world_size=world_size)
 
     def refuses_precision(self, name: str) -> bool:
-        """Whether it declares a precision, but not on this accelerator with these options."""
+        """Return whether it declares a precision, but refuses it on this accelerator with these options."""
         from stratagem.sdk.runs import assemble
 
         try:
@@ -166,7 +166,7 @@ class StrategySubject:
             return workers.run(processes, function, subject, *args, timeout_s=timeout_s or self.timeout_s)
 
     def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None) -> Any:
-        """Run `function(subject, *args)` in a fresh process that may launch a run itself.
+        """Run `function(subject, *args)` in a new process that may launch a run itself.
 
         Raises:
             RankError: it raised, ended or hung.
@@ -176,7 +176,7 @@ class StrategySubject:
 
     @contextmanager
     def _in_folder(self) -> Iterator[StrategySubject]:
-        """Give it a folder for one task, where no check has given it one for several."""
+        """Give the subject a folder for one task, unless a check has given it one for several."""
         if self.folder:
             yield self
             return
@@ -188,11 +188,11 @@ class StrategySubject:
     def trainer(
         self, start_method: str | None = None, strategy: Strategy | None = None, **settings: Any
     ) -> Trainer:
-        """Make a quiet trainer with this strategy, for `world_size` devices.
+        """Return a quiet trainer with this strategy, for `world_size` devices.
 
         Args:
-            start_method: of a strategy object that is made; the strategy's own if None.
-            strategy: an object that `make` returned, to be used again.
+            start_method: start method of the strategy object; None is the strategy's own.
+            strategy: a strategy object that `make` returned, to use it again.
             settings: further arguments of the trainer.
         """
         from stratagem_trainer.trainer import Trainer

@@ -1,4 +1,4 @@
-"""Trains a recipe under a strategy, and compares the result with plain PyTorch."""
+"""Train a recipe under a strategy, and compare the result with plain PyTorch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MONITORED = "epoch_loss"
 
 
 class RecipeModule(Module):
-    """A recipe as the trainer takes it.
+    """A module that trains a recipe with the trainer.
 
     Args:
         recipe: what to train.
@@ -47,9 +47,9 @@ class RecipeModule(Module):
         self.automatic_optimization = not recipe.manual
 
     index = 0
-    """Index of the micro-batch, from 0 over the whole training."""
+    """Index of the micro-batch in the whole training."""
     replaced: Callable[[Optimizer], Optimizer] | None = None
-    """Makes what goes in the place of each of the recipe's optimizers."""
+    """Replaces each of the recipe's optimizers."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         if self.recipe.manual:
@@ -117,7 +117,7 @@ class Record(Recorder):
                 self.outputs = trainer.prepared.evaluate("predict_step", batch, 0).cpu()
 
     def trained(self) -> Trained:
-        """Return the result; a micro-batch without a loss has 0."""
+        """Return the result. A micro-batch without a loss has the loss 0."""
         losses = [0.0 if loss is None else loss for loss in self.losses]
         return Trained(
             weights=self.weights, steps=self.steps, losses=losses, outputs=self.outputs, rates=self.rates
@@ -125,7 +125,7 @@ class Record(Recorder):
 
 
 def net_weights(trainer: Trainer, path: str) -> dict[str, Tensor]:
-    """Return parameters and buffers of the module's `net`, whole, by its names. Collective."""
+    """Return the full parameters and buffers of the module's `net` by name. Collective."""
     tensors = trainer.prepared.model_tensors()
     return gather_whole(trainer.runtime.session.checkpointer, tensors, path, "model/net.")
 
@@ -133,14 +133,14 @@ def net_weights(trainer: Trainer, path: str) -> dict[str, Tensor]:
 def module_of(
     subject: StrategySubject, recipe: Recipe, module_class: type[RecipeModule] = RecipeModule
 ) -> RecipeModule:
-    """Return a module that trains `recipe` with the optimizers that `subject` is tried with."""
+    """Return a module that trains `recipe` with the optimizers of `subject`."""
     module = module_class(recipe, batch_size(subject, recipe))
     module.replaced = subject.optimizer
     return module
 
 
 def batch_size(subject: StrategySubject, recipe: Recipe) -> int:
-    """Return how many samples a micro-batch has on each rank."""
+    """Return the number of samples of a micro-batch on each rank."""
     return recipe.global_batch // recipe.accumulate // subject.shares()
 
 
@@ -170,12 +170,12 @@ def train(
 
 
 def expect_parity(subject: StrategySubject, *recipes: Recipe, factor: float = 1.0) -> None:
-    """Train each recipe under the strategy and in plain torch, and expect the same numbers.
+    """Train each recipe under the strategy and in plain torch, and expect the same results.
 
     Args:
         subject: the strategy.
         recipes: what to train, one after the other in the same processes.
-        factor: on the tolerance, where an optimizer magnifies the rounding of sums.
+        factor: factor on the tolerance, for optimizers that magnify rounding errors.
     """
     by_rank = subject.run(train_each, recipes)
     for index, recipe in enumerate(recipes):
@@ -192,14 +192,14 @@ def expect_plain(
     plain: Recipe | None = None,
     train: Callable[..., Trained] = train,
 ) -> None:
-    """Expect that ranks trained what plain torch trains. A failure says where the two differ first.
+    """Expect that ranks trained the same as plain torch. A failure names the first difference.
 
     Args:
         subject: the strategy.
-        ranks: what each rank's training came to.
-        recipe: what they trained.
-        factor: on the tolerance, where an optimizer magnifies the rounding of sums.
-        plain: what plain torch trains; the recipe by default.
+        ranks: result of the training on each rank.
+        recipe: the recipe that the ranks trained.
+        factor: factor on the tolerance, for optimizers that magnify rounding errors.
+        plain: the recipe for plain torch; by default the same.
         train: `train(subject, recipe, callbacks)` trained it; run by every rank.
     """
     plain = plain or recipe
@@ -208,12 +208,12 @@ def expect_plain(
 
 
 def expect_parity_or_refusal(subject: StrategySubject, recipe: Recipe, refusal: type[Exception]) -> None:
-    """Expect the numbers of plain torch, or an error that says what to change, and no hang.
+    """Expect the results of plain torch, or an error of a class on any rank, and no hang.
 
     Args:
         subject: the strategy.
         recipe: what to train.
-        refusal: the class of that error.
+        refusal: the class of the error.
     """
     try:
         expect_parity(subject, recipe)
@@ -250,11 +250,11 @@ def described(recipe: object) -> str:
 
 @lru_cache(maxsize=64)
 def plainly(recipe: Recipe, shares: int, replaced: Callable[[Optimizer], Optimizer] | None = None) -> Trained:
-    """Train a recipe in plain torch, in a process other than this one."""
+    """Train a recipe in plain torch, in another process."""
     trained: Trained = shared_workers().run(1, train_plainly, recipe, shares, None, replaced)[0]
     return trained
 
 
 def plainly_for(subject: StrategySubject, recipe: Recipe) -> Trained:
-    """Train a recipe in plain torch, with the optimizers that `subject` is tried with."""
+    """Train a recipe in plain torch, with the optimizers of `subject`."""
     return plainly(recipe, subject.shares(), subject.optimizer)

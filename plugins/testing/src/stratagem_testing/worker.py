@@ -1,4 +1,4 @@
-"""The main loop of a process of `Workers`: runs one task after the other."""
+"""The main loop of a process of `Workers`: run one task after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from stratagem_launch import die_with
 
 SHOW_STACKS = getattr(signal, "SIGUSR2", 0)
-"""The signal upon which a worker prints the stacks of its threads; 0 on systems without it."""
+"""Signal at which a worker prints the stacks of its threads; 0 on systems without it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Reply:
 
     value: Any = None
     failure: str = ""
-    """The traceback, if it failed."""
+    """The traceback, if the task failed."""
     error: BaseException | None = None
     time: float = 0.0
 
@@ -36,12 +36,12 @@ def serve(connection: Connection, output: str, owner: int) -> None:
     """Run tasks until the connection is closed.
 
     Args:
-        connection: gives (pickled (function, args), variables), takes pickled `Reply`.
-        output: file for everything that is printed here.
-        owner: id of the process with whose end this one ends, too.
+        connection: receives (pickled (function, args), variables), and sends pickled `Reply` objects.
+        output: file for everything that this process prints.
+        owner: id of a process. This process ends when the owner ends.
     """
     die_with(owner)
-    # What it starts, a fork server or a loader's workers, is ended with it: `Workers` ends the whole session.
+    # Make a session, so that `Workers` can end the processes started here, such as a fork server or loader workers.
     with contextlib.suppress(OSError, AttributeError):
         os.setsid()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -53,7 +53,7 @@ def serve(connection: Connection, output: str, owner: int) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
-    torch.set_num_threads(1)  # many processes share few cores, and sums in one thread are repeatable
+    torch.set_num_threads(1)  # many processes share few cores, and sums in one thread are reproducible
     before = dict(os.environ)
     while True:
         try:
@@ -71,7 +71,7 @@ def _reply(task: bytes) -> bytes:
     try:
         function, args = pickle.loads(task)
         return pickle.dumps(Reply(function(*args)))
-    except BaseException as error:  # some of torch's own errors are no Exception
+    except BaseException as error:  # some of torch's own errors aren't subclasses of Exception
         now, text = time.time(), traceback.format_exc()
         with contextlib.suppress(Exception):
             sent = pickle.dumps(Reply(failure=text, error=error, time=now))

@@ -1,7 +1,7 @@
-"""`Workers`: processes that stay, and run one function after the other as the ranks of a run.
+"""`Workers`: persistent processes that run one function after the other as the ranks of a run.
 
-Starting processes takes most of a small run's time. These are started once; for each task they get
-the variables that torchrun would set, so that a run begins and ends in them as under any launcher.
+Starting processes takes most of the time of a small run. These are started once. For each task, they get the
+environment variables that torchrun sets, so that a run begins and ends as under any launcher.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ from stratagem.sdk.processes import COMPILER, LOOPBACK, free_port, store_variabl
 from stratagem_testing.worker import SHOW_STACKS, Reply, serve
 
 TIMEOUT_S = 240.0
-"""Timeout after which a task counts as hanging: long enough for a task that waits on a busy machine."""
+"""Timeout after which a task counts as hanging, long enough for a busy machine."""
 LINGER_S = 3.0
-"""How long the other ranks may go on once one has failed: a peer's error may be reported first."""
+"""How long other ranks may go on after one failed. A rank may report the error of another before that one does."""
 STACKS_S = 0.5
-"""How long ranks that hang get to print their stacks."""
+"""How long hanging ranks have for printing their stacks."""
 PRELOADED = ("torch", COMPILER, "stratagem_trainer.trainer", "stratagem_testing.strategies")
 
 
 class RankError(StratagemError):
     """A rank of a task raised, ended or hung.
 
-    Attributes:
-        rank: of the first that failed.
-        error: its exception, where it could be sent; None otherwise.
-        output: the end of what the rank printed.
+    rank: the first rank that failed.
+    error: its exception; None if it couldn't be pickled.
+    output: the end of the rank's output.
     """
 
     def __init__(self, message: str, rank: int, error: BaseException | None = None, output: str = "") -> None:
@@ -53,7 +52,7 @@ class RankError(StratagemError):
 
 
 class _Process:
-    """One process, and what connects us to it."""
+    """One process, and the connection to it."""
 
     def __init__(self, folder: str, number: int) -> None:
         methods = multiprocessing.get_all_start_methods()
@@ -80,7 +79,7 @@ class _Process:
         self.connection.close()
 
     def show_stacks(self) -> None:
-        """Make the process print the stacks of its threads, even if it hangs outside of Python."""
+        """Make the process print the stacks of its threads. Also works if it hangs outside of Python."""
         if SHOW_STACKS and self.process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, SHOW_STACKS)
@@ -90,7 +89,7 @@ class _Process:
 
 
 class Workers:
-    """Makes processes when they are first needed, and again after a task that failed."""
+    """Starts processes when they are first needed, and again after a task that failed."""
 
     def __init__(self) -> None:
         self._folder = ""
@@ -104,7 +103,7 @@ class Workers:
         """Run `function(*args)` in every rank; return the results in the order of ranks.
 
         Raises:
-            RankError: a rank raised, ended or hung; the processes are gone then.
+            RankError: a rank raised, ended or hung. The processes are then ended.
         """
         self._start(world_size)
         self._tasks += 1
@@ -119,7 +118,7 @@ class Workers:
             raise
 
     def alone(self, function: Callable[..., Any], *args: Any, timeout_s: float = TIMEOUT_S) -> Any:
-        """Run `function(*args)` in a fresh process that no launcher made; it may launch others itself.
+        """Run `function(*args)` in a new process that no launcher started. It may launch others itself.
 
         Raises:
             RankError: it raised, ended or hung.
@@ -133,7 +132,7 @@ class Workers:
             process.end()
 
     def close(self) -> None:
-        """End all processes and remove what they printed; the next task starts new ones."""
+        """End all processes and remove their output. The next task starts new ones."""
         while self._processes:
             self._processes.pop().end()
         if self._folder:
@@ -161,7 +160,7 @@ class Workers:
     def _variables(self, rank: int, world_size: int) -> dict[str, str]:
         everyone = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "ROLE_WORLD_SIZE": world_size}
         own = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
-        # A different number per task gives each a separate store.
+        # A different number for each task gives each a separate store.
         elastic = {"RUN_ID": self._run_id, "RESTART_COUNT": self._tasks, "MAX_RESTARTS": 0}
         return {
             **{name: str(value) for name, value in {**everyone, **own}.items()},
@@ -212,7 +211,7 @@ def _received(connection: Connection, process: _Process) -> Reply:
 
 
 def processes_of_session(leader: int | None) -> list[int]:
-    """Return the processes in the session that a process has begun, without itself; none where /proc is missing."""
+    """Return the other processes in the session that a process has started; none if there is no /proc."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):

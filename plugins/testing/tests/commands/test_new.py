@@ -129,7 +129,7 @@ def test_it_trains_by_its_name_and_refuses_what_it_has_not(made, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("My_Plugin", "small letters"),
+        ("My_Plugin", "lowercase letters"),
         ("1st", "can't be the name"),
         ("import", "a keyword or a module of Python"),
         ("none", "a keyword or a module of Python"),
@@ -155,5 +155,5 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "mine").mkdir()
     done = run(BIN / "stratagem", "new", "plugin", "mine", folder=tmp_path)
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "exists already" in done.stderr
     assert list((tmp_path / "mine").iterdir()) == []

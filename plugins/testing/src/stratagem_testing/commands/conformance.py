@@ -1,4 +1,4 @@
-"""`stratagem conformance NAME`: whether a component does what it declares."""
+"""`stratagem conformance NAME`: check whether a component does what it declares."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  stratagem conformance ddp --world-size 2",
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--kind", type=click.Choice(KINDS), help="Of NAME; found out if not given.")
-@click.option("--world-size", "world_sizes", type=int, multiple=True, help="Only this one (repeatable).")
-@click.option("--check", "checks", multiple=True, metavar="CHECK", help="Only this one (repeatable).")
+@click.option("--kind", type=click.Choice(KINDS), help="Kind of NAME; found automatically by default.")
+@click.option("--world-size", "world_sizes", type=int, multiple=True, help="Run only this one (repeatable).")
+@click.option("--check", "checks", multiple=True, metavar="CHECK", help="Run only this one (repeatable).")
 @click.option(
-    "--accelerator", metavar="NAME", help="On which strategies are tried, at the sizes it has devices for."
+    "--accelerator", metavar="NAME", help="Accelerator to try strategies on, at the sizes it has devices for."
 )
-@click.option("--failed", is_flag=True, help="Only what failed the last time, and hasn't passed since.")
+@click.option("--failed", is_flag=True, help="Run only what failed the last time, and hasn't passed since.")
 @click.option("--fail-fast", is_flag=True, help="Stop after the first check that fails.")
 @click.option(
     "-j",
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Checks of a strategy to run at a time, each in separate processes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.md has the keys.")
-@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page to FILE, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/reference/cli.md lists the keys.")
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Also write a page to FILE.")
 @click.pass_context
 def conformance(
     ctx: click.Context,
@@ -55,23 +55,21 @@ def conformance(
     as_json: bool,
     html: str | None,
 ) -> None:
-    """Check that components do what they declare; exit code 1 where one doesn't.
+    """Check that components do what they declare. The exit code is 1 if one doesn't.
 
-    NAME is a strategy, an accelerator, a precision, …: docs/writing-a-plugin.md. Takes a minute or
-    two for a strategy, in processes on this machine.
+    NAME is a strategy, an accelerator, a precision, …: docs/writing-a-plugin.md. A strategy takes a minute or
+    two, in processes on this machine.
     """
     from stratagem_testing.commands.last_failed import keep_failed, last_failed
     from stratagem_testing.html import html_page
     from stratagem_testing.report import SUBJECTS, find_component, run_report
 
     if html is not None and not os.access(Path(html).absolute().parent, os.W_OK):
-        raise ConfigError(
-            f"--html {html} can't be written: its folder isn't there, or isn't yours to write in"
-        )
+        raise ConfigError(f"--html {html} can't be written: its folder doesn't exist, or isn't writable")
     if kind not in (None, *SUBJECTS):
         raise ConfigError(f"--kind {kind} has no checks: choose one of {', '.join(SUBJECTS)}")
     catalogue = load_catalogue()
-    # Look up all names first, so that a misspelt one fails at once.
+    # Look up all names first, so that a misspelled one fails immediately.
     found = [(name, *find_component(catalogue, name, kind)) for name in names]
     reports: list[dict[str, Any]] = []
     for name, its_kind, component in found:
@@ -98,7 +96,7 @@ def conformance(
         reports.append(report.to_json())
         for outcome in report.outcomes:
             if outcome.verdict == "failed" and (output := getattr(outcome.error, "output", "")):
-                # Output of the ranks, with stacks of those that hung.
+                # Output of the ranks, with the stacks of those that hung.
                 click.echo(f"{name}: {outcome.check} on {outcome.world_size}:\n{output}", err=True)
         if not as_json:
             _print(reports[-1])
@@ -112,7 +110,7 @@ def conformance(
 
 @contextmanager
 def _progress(name: str, piped: bool) -> Iterator[Callable[[Outcome], None]]:
-    """A context with a function that shows how far it is, on standard error; a line per check where it is piped."""
+    """Yield a function that shows the progress on standard error; in a pipe, it prints a line for each check."""
     from rich.console import Console
 
     if piped:
@@ -142,8 +140,8 @@ def _print(report: dict[str, Any]) -> None:
     table.add_column("check", no_wrap=True)
     for size in sizes:
         table.add_column(str(size), justify="center")
-    table.add_column("claim, or what is otherwise", overflow="fold")
-    # What failed comes first.
+    table.add_column("claim, or reason", overflow="fold")
+    # Failed checks come first.
     for check, by_size in sorted(rows.items(), key=lambda row: not _has_failed(row[1])):
         marks = [
             f"[{colours[by_size[s]['verdict']]}]{MARKS[by_size[s]['verdict']]}[/]" if s in by_size else ""

@@ -1,4 +1,4 @@
-"""Remembers the checks that failed for a component, for `stratagem conformance --failed`."""
+"""Remember the checks that failed for a component, for `stratagem conformance --failed`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from stratagem_testing.outcome import Outcome
 
 Pair = tuple[str, int]
-"""Name of a check, and its number of processes."""
+"""Name of a check, and number of its processes."""
 
 
 def _file() -> Path:
@@ -33,7 +33,7 @@ def last_failed(name: str) -> list[Pair]:
 
 
 def keep_failed(name: str, outcomes: Iterable[Outcome]) -> None:
-    """Save failed checks, and forget those that no longer fail. Does nothing if the file can't be written."""
+    """Save failed checks, and forget those that passed. Does nothing if the file can't be written."""
     tried = {(outcome.check, outcome.world_size): outcome.verdict == "failed" for outcome in outcomes}
     kept = _kept()
     before = kept.get(name, [])

@@ -1,4 +1,4 @@
-"""`stratagem new plugin NAME`: a package that installs, is discovered, and passes the kit as it stands."""
+"""`stratagem new plugin NAME`: write a package that installs, is discovered, and passes the kit without changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = (
     "logger",
     "place",
 )
-"""Kinds of scaffolds; a launcher is an extension that changes how runs are launched."""
+"""Kinds of scaffolds. A launcher is an extension that changes how runs are launched."""
 
 TRIALS = {
     "extension": "stratagem run --use {name} SCRIPT",
@@ -38,7 +38,7 @@ TRIALS = {
     "logger": "stratagem fit FILE:CLASS --logger {name}",
     "place": "stratagem run SCRIPT --on {name}",
 }
-"""Kind whose scaffold has its own tests → the command that tries one."""
+"""Kind whose scaffold has its own tests → command that tries the component."""
 LIBRARIES = {
     "strategy": ("stratagem-checkpoint", "stratagem-sharding"),
     "checkpoint": ("stratagem-checkpoint",),
@@ -53,22 +53,29 @@ LIBRARIES = {
     epilog="\b\nExamples:\n  stratagem new plugin mine",
 )
 def new() -> None:
-    """Write the files to begin with."""
+    """Write the files for a new project."""
 
 
 @new.command(
     epilog="\b\nExamples:\n  stratagem new plugin mine\n  stratagem new plugin quiet --kind extension",
 )
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS), default="strategy", show_default=True, help="What it adds.")
-@click.option("--base", metavar="STRATEGY", help="Derive the new strategy from this installed one, as ddp.")
 @click.option(
-    "--into", type=click.Path(file_okay=False), default=".", help="Folder for the new one; here if not given."
+    "--kind", type=click.Choice(KINDS), default="strategy", show_default=True, help="Kind of component."
+)
+@click.option(
+    "--base", metavar="STRATEGY", help="Derive the new strategy from this installed one, such as ddp."
+)
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False),
+    default=".",
+    help="Folder for the new one; by default this one.",
 )
 def plugin(name: str, kind: str, base: str | None, into: str) -> None:
     """Make the folder NAME with a plugin that installs and passes its tests.
 
-    NAME is also what users will say, as in `--strategy NAME`.
+    NAME is also the name for users, as in `--strategy NAME`.
     """
     folder = Path(into, name)
     written = write_plugin(folder, name, kind, base)
@@ -88,27 +95,28 @@ def write_plugin(folder: Path, name: str, kind: str, base: str | None = None) ->
     """Write the files of a plugin, and return their paths.
 
     Raises:
-        ConfigError: the name can't be one, or the folder is there already, or can't be made; or a base is given for
-            something else than a strategy.
+        ConfigError: the name isn't allowed, or the folder exists or can't be made; or `base` is given for another
+        kind
+            than a strategy.
         UnknownNameError: there is no strategy `base`.
     """
     if base is not None and kind != "strategy":
         raise ConfigError(
-            f"--base {base} is a strategy to derive from, and the new one is a {kind}: leave it out"
+            f"--base {base} is a strategy to derive from, but the new component is a {kind}: leave it out"
         )
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(
-            f"{name!r} can't be the name of a plugin: use small letters, digits, hyphens and underscores, as in "
+            f"{name!r} can't be the name of a plugin: use lowercase letters, digits, hyphens and underscores, as in "
             f"'my-{kind}'"
         )
     if folder.exists():
-        raise ConfigError(f"{folder} is there already: choose another name, or remove it")
+        raise ConfigError(f"{folder} exists already: choose another name, or remove it")
     package = name.replace("-", "_")
     class_name = "".join(map(str.capitalize, package.split("_")))
     if iskeyword(package) or iskeyword(class_name) or package in sys.stdlib_module_names:
         raise ConfigError(
             f"{name!r} can't be the name of a plugin: its package {package!r} or its class {class_name!r} would have "
-            f"the name of a keyword or a module of Python; choose another, as 'my-{name}'"
+            f"the name of a keyword or a module of Python; choose another, such as 'my-{name}'"
         )
     _refuse_taken(name, package, kind)
     values = {
@@ -157,13 +165,13 @@ def _refuse_taken(name: str, package: str, kind: str) -> None:
         if each != "launcher" and name in catalogue.names(cast("Kind", each)):
             found = catalogue.find(cast("Kind", each), name)
             raise ConfigError(
-                f"{name!r} can't be the name of a plugin: {found.origin.distribution} offers {each} {name!r}; choose "
-                f"another, as 'my-{name}'"
+                f"{name!r} can't be the name of a plugin: {found.origin.distribution} has the {each} {name!r}; "
+                f"choose another, such as 'my-{name}'"
             )
     if find_spec(package) is not None:
         raise ConfigError(
             f"{name!r} can't be the name of a plugin: its package would hide the installed module {package!r}; "
-            f"choose another, as 'my-{name}'"
+            f"choose another, such as 'my-{name}'"
         )
 
 

@@ -1,4 +1,4 @@
-"""What components other than strategies are to do."""
+"""Checks for components other than strategies."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ PART_CHECKS: Mapping[str, tuple[Check, ...]] = {
     "logger": checks_in(logger),
     "place": checks_in(place),
 }
-"""Kind → its checks."""
+"""Kind of component → its checks."""

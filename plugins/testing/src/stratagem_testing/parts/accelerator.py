@@ -1,4 +1,4 @@
-"""What every accelerator is to do."""
+"""Checks for every accelerator."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def check_made_without_arguments(subject: AcceleratorSubject) -> None:
     expect(bool(getattr(accelerator, "name", "")), "it has no name")
     expect(bool(accelerator.backend), "it names no backend for process groups")
     expect(
-        type(pickle.loads(pickle.dumps(accelerator))) is type(accelerator), "it isn't the same once pickled"
+        type(pickle.loads(pickle.dumps(accelerator))) is type(accelerator), "it isn't the same after pickling"
     )
 
 
 @check(world_sizes=(1,))
 def check_availability(subject: AcceleratorSubject) -> None:
-    """Availability and count are reported with a reason and without initialising a device."""
+    """Availability and the number of devices are reported with a reason, without initializing a device."""
     available, count, initialised = subject.alone(_look)
     expect(isinstance(available, Availability), f"availability() returned {available!r}")
     expect(bool(available.reason.strip()), "availability() gives no reason")
     expect(
         available.ok == (count > 0),
-        f"availability() says {available.ok}, and device_count() {count}",
+        f"availability() says {available.ok}, but device_count() {count}",
     )
-    expect(not initialised, f"looking for devices has initialised {', '.join(initialised)}")
+    expect(not initialised, f"looking for devices has initialized {', '.join(initialised)}")
 
 
 def _look(subject: AcceleratorSubject) -> tuple[Availability, int, list[str]]:
@@ -62,7 +62,7 @@ def _look(subject: AcceleratorSubject) -> tuple[Availability, int, list[str]]:
 
 @check(world_sizes=(1,))
 def check_indices(subject: AcceleratorSubject) -> None:
-    """Every index that it has is a device; one that it hasn't is refused with a reason."""
+    """Each of its indices is a device. If it refuses another index, it gives a reason."""
     accelerator: Accelerator = subject.load()()
     count = accelerator.device_count()
     for index in range(count):
@@ -87,7 +87,7 @@ def _there(subject: AcceleratorSubject) -> Accelerator:
 
 @check(world_sizes=(1,))
 def check_computes(subject: AcceleratorSubject) -> None:
-    """Tensors are made on its device, computed with and synchronised, and their memory is reported in bytes."""
+    """Tensors can be made on its device, computed with and synchronized, and memory is reported in bytes."""
     _there(subject)
     subject.alone(_compute)
 
@@ -99,18 +99,18 @@ def _compute(subject: AcceleratorSubject) -> None:
     value = torch.arange(6.0, device=device).reshape(2, 3)
     product = value @ value.T
     accelerator.synchronize(device)
-    expect(product.device.type == device.type, f"a product is on {product.device}, and not on {device}")
+    expect(product.device.type == device.type, f"a product is on {product.device}, not on {device}")
     expect(product.tolist() == [[5.0, 14.0], [14.0, 50.0]], f"a product of matrices is {product.tolist()}")
     memory = accelerator.memory(device)
     wrong = {name: size for name, size in memory.items() if not (isinstance(size, int) and size >= 0)}
-    expect(not wrong, f"memory() has {wrong}, which are no bytes")
+    expect(not wrong, f"memory() has {wrong}, which are not numbers of bytes")
     unnamed = [name for name in memory if not name.endswith("_bytes")]
-    expect(not unnamed, f"memory() has {unnamed}: names say their unit, as allocated_bytes")
+    expect(not unnamed, f"memory() has {unnamed}: names must have their unit, such as allocated_bytes")
 
 
 @check(world_sizes=(1,))
 def check_precision_refusals(subject: AcceleratorSubject) -> None:
-    """A precision is either refused with a reason, or its arithmetic works on the device."""
+    """A precision is refused with a reason, or its arithmetic works on the device."""
     _there(subject)
     subject.alone(_try_precisions)
 
@@ -147,24 +147,24 @@ def _with_streams(subject: AcceleratorSubject, function: Callable[[AcceleratorSu
 
 
 def _asynchronous(subject: AcceleratorSubject) -> torch.device:
-    """Return the device, as the current one.
+    """Return the device, after making it the current one.
 
     Raises:
-        NotApplicable: it has no streams.
+        NotApplicable: the device has no streams.
     """
     accelerator = _there(subject)
     device = accelerator.device(0)
     accelerator.set_up(device)
     if not has_events(device):
-        raise NotApplicable(f"{device.type} has no streams that torch.accelerator knows")
+        raise NotApplicable(f"{device.type} has no streams that torch.accelerator supports")
     if torch.Stream(device=device) == torch.accelerator.current_stream(device):
-        raise NotApplicable(f"{device.type} has one stream")
+        raise NotApplicable(f"{device.type} has only one stream")
     return device
 
 
 @check(world_sizes=(1,))
 def check_synchronizes(subject: AcceleratorSubject) -> None:
-    """Once it is synchronised, host memory that was copied from may change, and what was copied to it is there."""
+    """After `synchronize`, copies to and from the device are complete, and host memory may be changed."""
     _with_streams(subject, _copy_without_waiting)
 
 
@@ -180,12 +180,12 @@ def _copy_without_waiting(subject: AcceleratorSubject) -> None:
     result = torch.zeros(1 << 16).pin_memory()
     result.copy_(value * 2, non_blocking=True)
     accelerator.synchronize(device)
-    expect(bool((result == 2).all()), "a copy to the host isn't there when synchronize() has returned")
+    expect(bool((result == 2).all()), "a copy to the host isn't complete when synchronize() has returned")
 
 
 @check(world_sizes=(1,))
 def check_streams(subject: AcceleratorSubject) -> None:
-    """A stream that waits for another one, or for its event, reads what that one has written."""
+    """A stream that waits for another one, or for its event, reads what the other has written."""
     _with_streams(subject, _wait_between_streams)
 
 
@@ -196,19 +196,17 @@ def _wait_between_streams(subject: AcceleratorSubject) -> None:
     side.wait_stream(main)
     with side:
         doubled = value * 2
-    side.synchronize()  # before anything waits for the other stream
+    side.synchronize()  # before any stream waits for another one
     with side:
         total = doubled.sum().item()
-    expect(
-        total == 2.0 * 256 * 256, f"a stream has waited for another one, and the sum that it reads is {total}"
-    )
+    expect(total == 2.0 * 256 * 256, f"a stream has waited for another one, but reads the sum {total}")
     with side:
         value = _squared(torch.ones(256, 256, device=device))
         event = side.record_event()
     main.wait_event(event)
     value.record_stream(main)
     total = value.sum().item()
-    expect(total == 256 * 256, f"a stream has waited for an event, and the sum that it reads is {total}")
+    expect(total == 256 * 256, f"a stream has waited for an event, but reads the sum {total}")
 
 
 def _squared(value: torch.Tensor) -> torch.Tensor:
@@ -220,7 +218,7 @@ def _squared(value: torch.Tensor) -> torch.Tensor:
 
 @check(world_sizes=(1,))
 def check_recorded_memory(subject: AcceleratorSubject) -> None:
-    """Memory that another stream uses by `record_stream` isn't taken again before that stream is done."""
+    """Memory that another stream uses (`record_stream`) isn't reused before that stream has finished."""
     _with_streams(subject, _free_while_it_is_read)
 
 
@@ -233,7 +231,7 @@ def _free_while_it_is_read(subject: AcceleratorSubject) -> None:
         busy = torch.ones(512, 512, device=device)
         side.wait_stream(main)
         with side:
-            busy = _squared(busy)  # keep this stream busy, so that the other one is ahead
+            busy = _squared(busy)  # keep this stream busy, so that the other one runs ahead
             sums.append((value + busy[0, 0]).sum())
         value.record_stream(side)
         busy.record_stream(side)
@@ -246,7 +244,7 @@ def _free_while_it_is_read(subject: AcceleratorSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_event_times(subject: AcceleratorSubject) -> None:
-    """Events are in the order of their stream, have times, and are done once they were waited for."""
+    """Events of a stream complete in order, measure times, and are complete after waiting for them."""
     _with_streams(subject, _time_by_events)
 
 
@@ -261,6 +259,8 @@ def _time_by_events(subject: AcceleratorSubject) -> None:
         events.append(torch.Event(device, enable_timing=True))
         events[-1].record(stream)
     events[-1].synchronize()
-    expect(all(event.query() for event in events), "an event is done, and one before it on its stream isn't")
+    expect(
+        all(event.query() for event in events), "an event is complete, but an earlier one of its stream isn't"
+    )
     short, long = (events[0].elapsed_time(end) for end in events[1:])
     expect(0 <= short < long, f"one product takes {short} ms, and 17 take {long} ms")

@@ -1,4 +1,4 @@
-"""What every axis is to do, alone and beside each other one that is installed."""
+"""Checks for every axis, alone and combined with each other installed axis."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from stratagem_testing.subject import StrategySubject
 
 COMPOSITION = "composition"
-"""Name of the strategy that composes axes."""
+"""Name of the strategy that combines axes."""
 
 
 @check(world_sizes=(1,))
 def check_declares(subject: AxisSubject) -> None:
-    """It is an Axis whose declarations are complete, under its component's name, and takes a size or "auto"."""
+    """It is an Axis with complete declarations, has its component's name, and is made with a size."""
     from stratagem.sdk.axes import Axis
     from stratagem.sdk.catalogue import FEATURES
 
     axis = subject.make(2)
-    expect(isinstance(axis, Axis), f"it is a {type(axis).__name__}, and no Axis")
-    expect(axis.size == 2, f"it was made with 2 ranks, and its size is {axis.size!r}")
+    expect(isinstance(axis, Axis), f"it is a {type(axis).__name__}, not an Axis")
+    expect(axis.size == 2, f"it was made with 2 ranks, but its size is {axis.size!r}")
     missing = [
         name
         for name in ("name", "mesh_order", "setup_order", "reads_same_batches", "sends")
@@ -41,19 +41,19 @@ def check_declares(subject: AxisSubject) -> None:
     if isinstance(subject.part, str):
         expect(
             axis.name == subject.part,
-            f"its component is called {subject.part!r}, and its class {axis.name!r}",
+            f"its component is called {subject.part!r}, but its class {axis.name!r}",
         )
-    expect(len(axis.sends.split()) > 1, f"it says that ranks send {axis.sends!r}, which the plan can't show")
+    expect(len(axis.sends.split()) > 1, f"its text `sends` for the plan is too short: {axis.sends!r}")
     expect(
         axis.lacks <= FEATURES.keys(),
-        f"it lacks {sorted(axis.lacks - FEATURES.keys())}, which are no features",
+        f"it lacks {sorted(axis.lacks - FEATURES.keys())}, which are not features",
     )
     expect(not axis.excludes.keys() & {axis.name}, "it excludes itself")
 
 
 @check(world_sizes=(2,))
 def check_alone(subject: AxisSubject) -> None:
-    """On two ranks it trains as one process does: losses, weights and outputs, with accumulation and clipping."""
+    """On two ranks, losses, weights and outputs are those of one process, with accumulation and clipping."""
     from stratagem_testing.trained import expect_parity
 
     expect_parity(_composed(subject), *_recipes(subject))
@@ -61,7 +61,7 @@ def check_alone(subject: AxisSubject) -> None:
 
 @check(world_sizes=(2,))
 def check_weighs(subject: AxisSubject) -> None:
-    """Losses with weights are divided by those of all ranks; or a sentence refuses them that names the axis."""
+    """Weighted losses are divided by the weights of all ranks; or they are refused with the name of the axis."""
     from stratagem_testing.strategies.weighted_losses import check_weighted_losses
 
     _or_refused_naming(subject, lambda: check_weighted_losses(_composed(subject)))
@@ -69,7 +69,7 @@ def check_weighs(subject: AxisSubject) -> None:
 
 @check(world_sizes=(2,))
 def check_saves_whole(subject: AxisSubject) -> None:
-    """What it saves is whole: under it and in one process, training continues with the numbers of one process."""
+    """Its checkpoints are full: resumed on the axis and in one process, training has one process's results."""
     from stratagem_testing.subject import StrategySubject
 
     composed = _composed(subject)
@@ -77,13 +77,13 @@ def check_saves_whole(subject: AxisSubject) -> None:
     path = f"{subject.folder}/saved"
     composed.run(_save, recipe, path)
     single = StrategySubject("single", world_size=1, folder=subject.folder)
-    for other, how in ((composed, "under the axis"), (single, "in one process")):
+    for other, how in ((composed, "on the axis"), (single, "in one process")):
         _expect_continued(other, recipe, other.run(_continue, recipe, path), how)
 
 
 @check(world_sizes=(4,))
 def check_beside_others(subject: AxisSubject) -> None:
-    """Beside each other installed axis it trains as one process; or one sentence refuses it that names both."""
+    """Combined with each other installed axis, it trains as one process; or an error names both axes."""
     others = [each for each in _installed() if each.name != subject.make(2).name]
     if not others:
         raise NotApplicable("no other axis is installed")
@@ -94,7 +94,7 @@ def check_beside_others(subject: AxisSubject) -> None:
         try:
             expect_parity(composed, *_recipes(subject, other))
         except ConformanceError as error:
-            raise ConformanceError(f"beside axis {other.name!r}: {error}") from None
+            raise ConformanceError(f"combined with axis {other.name!r}: {error}") from None
         except (RankError, UsageError) as error:
             refusal = error.error if isinstance(error, RankError) else error
             names = (subject.make(2).name, other.name)
@@ -103,7 +103,7 @@ def check_beside_others(subject: AxisSubject) -> None:
 
 
 def _installed() -> list[AxisSubject]:
-    """Return subjects of all axes that are installed: their own, or what can be made from their names."""
+    """Return subjects of all installed axes: their own, or subjects made from their names."""
     from stratagem.sdk.catalogue import imported
 
     found = []
@@ -114,11 +114,11 @@ def _installed() -> list[AxisSubject]:
 
 
 def _composed(*subjects: AxisSubject) -> StrategySubject:
-    """Return the composition of two ranks along each axis, as the subject of a strategy."""
+    """Return a strategy's subject that combines two ranks along each axis."""
     from stratagem_testing.subject import StrategySubject
 
     if COMPOSITION not in load_catalogue().names("strategy"):
-        raise NotApplicable("no strategy that composes axes is installed: pip install 'stratagem[mesh]'")
+        raise NotApplicable("no strategy that combines axes is installed: pip install 'stratagem[mesh]'")
     axes = [subject.make(2) for subject in subjects]
     parts = prod(axis.size for axis in axes if not axis.reads_same_batches)
     return StrategySubject(
@@ -138,8 +138,8 @@ def _recipes(*subjects: AxisSubject) -> Sequence[Recipe]:
     from stratagem_testing.recipe import Recipe
 
     made = next((subject.recipe for subject in subjects if subject.recipe is not None), Recipe)
-    # A norm that counts something twice or not at all shows where clipping always bites, and a wrong scale where
-    # nothing is clipped.
+    # If clipping has an effect in each step, a norm that counts something twice or not at all shows. Without
+    # clipping, a wrong scale of gradients shows.
     max_norm = 0.05 if "norm_clipping" in _composed(*subjects).features else None
     return made(steps=10), made(steps=10, accumulate=2, max_norm=max_norm)
 
@@ -151,7 +151,7 @@ def _or_refused_naming(subject: AxisSubject, trial: Callable[[], None]) -> None:
     except NotApplicable as refused:
         expect(
             repr(name) in str(refused),
-            f"it is refused by a sentence that doesn't name axis {name!r}: {refused}",
+            f"it is refused without the name of axis {name!r}: {refused}",
         )
 
 
@@ -185,4 +185,4 @@ def _expect_continued(subject: StrategySubject, recipe: Recipe, ranks: list[Trai
     try:
         expect_same(whole, plain, subject.tolerance())
     except ConformanceError as error:
-        raise ConformanceError(f"continued {how}: {error}") from None
+        raise ConformanceError(f"resumed {how}: {error}") from None

@@ -1,4 +1,4 @@
-"""What every checkpointer is to do."""
+"""Checks for every checkpointer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SIZES = (1, 2)
 _Held = dict[str, int]
-"""What → how much of it is held."""
+"""Name of a kind of objects → number of them that the process holds."""
 
 STATE: dict[str, Any] = {
     "nested": {"list": [1, 2.5, None, True], "tuple": (1, "two"), "bytes": b"\x00\xff"},
@@ -45,7 +45,7 @@ def _tensors() -> dict[str, torch.Tensor]:
         "model/empty": torch.empty(0, 3),
         "model/half": torch.tensor([0.5, 1.5], dtype=torch.bfloat16),
         "model/flags": torch.tensor([True, False]),
-        # Bits that comparing values would miss: a NaN, a negative zero, the smallest number.
+        # Values whose bits a comparison of values would miss: a NaN, a negative zero, the smallest number.
         "model/double": torch.tensor([float("nan"), -0.0, 5e-324, float("-inf"), 1 / 3], dtype=torch.float64),
         "model/float16": torch.tensor([6e-8, 65504.0, -0.0], dtype=torch.float16),
         "model/complex": torch.tensor([complex(1 / 3, -2.0)], dtype=torch.complex64),
@@ -62,7 +62,7 @@ def _tensors() -> dict[str, torch.Tensor]:
 
 
 def _bits(tensor: torch.Tensor) -> list[int]:
-    """Return the bytes of a tensor's values, which distinguish NaNs and negative zeros."""
+    """Return the bytes of a tensor's values. They differ for different NaNs, and for 0 and -0."""
     flat = tensor.detach().contiguous().flatten()
     flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
     return flat.view(torch.uint8).tolist()
@@ -88,7 +88,7 @@ def _in_group(subject: CheckpointSubject, work: Callable[..., Any], *args: Any) 
 
 @check(world_sizes=SIZES)
 def check_round_trip(subject: CheckpointSubject) -> None:
-    """Tensors of every dtype and shape, state and each rank's own state come back as they were saved."""
+    """Tensors of every dtype and shape, state and each rank's state are read as they were saved."""
     subject.run(_in_group, _save_and_compare, f"{subject.folder}/one")
 
 
@@ -104,23 +104,23 @@ def _save_and_compare(checkpointer: Checkpointer, rank: int, path: str) -> None:
     saved = _tensors()
     listed = {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}
     wanted = {key: (tuple(value.shape), value.dtype) for key, value in saved.items()}
-    expect(listed == wanted, f"it says that it has {listed}")
+    expect(listed == wanted, f"it lists {listed}")
     read = {key: torch.zeros_like(value) for key, value in saved.items()}
     reader.read(dict(read))  # tensors are filled in place, not replaced in the mapping
     for key, value in saved.items():
-        expect(_bits(read[key]) == _bits(value), f"{key} comes back as {read[key].tolist()}")
+        expect(_bits(read[key]) == _bits(value), f"{key} is read as {read[key].tolist()}")
     state = dict(reader.state)
     small = state.pop("small")
-    expect(bool(torch.equal(small, STATE["small"])), f"a small tensor comes back as {small}")
+    expect(bool(torch.equal(small, STATE["small"])), f"a small tensor is read as {small}")
     others = {key: value for key, value in STATE.items() if key != "small"}
-    expect(state == {**others, "add": 0.0}, f"the state comes back as {state}")
+    expect(state == {**others, "add": 0.0}, f"the state is read as {state}")
     own = reader.rank_state(rank)
-    expect(own is not None and dict(own) == {"rank": rank}, f"rank {rank}'s own state comes back as {own}")
+    expect(own is not None and dict(own) == {"rank": rank}, f"rank {rank}'s state is read as {own}")
 
 
 @check(world_sizes=SIZES)
 def check_replaces(subject: CheckpointSubject) -> None:
-    """A checkpoint at a path that has one takes its place, whole; remove deletes, also twice."""
+    """Saving to a path with a checkpoint replaces all of it. Removing deletes it, and can be repeated."""
     subject.run(_in_group, _replace, f"{subject.folder}/one")
     expect(not Path(subject.folder, "one").exists(), "a removed checkpoint is still there")
 
@@ -142,7 +142,7 @@ def _replace(checkpointer: Checkpointer, rank: int, path: str) -> None:
 
 @check(world_sizes=SIZES)
 def check_neighbours(subject: CheckpointSubject) -> None:
-    """Removing or replacing a checkpoint leaves alone those whose names begin or end alike."""
+    """Removing or replacing a checkpoint keeps others whose names begin or end the same."""
     subject.run(_in_group, _remove_among_neighbours, subject.folder)
 
 
@@ -155,7 +155,7 @@ def _remove_among_neighbours(checkpointer: Checkpointer, rank: int, folder: str)
     checkpointer.wait()
     for value, name in zip((1.0, 2.0, 3.0, 7.0), names[1:]):
         found = _refused(lambda name=name: checkpointer.open(f"{folder}/{name}"))  # type: ignore[misc]  # bound now
-        expect(not found, f"removing 'step=1' has removed {name!r}, too")
+        expect(not found, f"removing 'step=1' has also removed {name!r}")
         expect(
             checkpointer.open(f"{folder}/{name}").state["add"] == value, f"{name!r} is another checkpoint now"
         )
@@ -164,7 +164,7 @@ def _remove_among_neighbours(checkpointer: Checkpointer, rank: int, folder: str)
 
 @check(world_sizes=SIZES)
 def check_reader_between_saves(subject: CheckpointSubject) -> None:
-    """A reader that was opened before another save to its path reads what it was opened on, or refuses."""
+    """A reader that was opened before another save to its path reads the earlier checkpoint, or refuses."""
     subject.run(_in_group, _read_after_the_next_save, f"{subject.folder}/one")
 
 
@@ -184,14 +184,14 @@ def _read_after_the_next_save(checkpointer: Checkpointer, rank: int, path: str) 
 
 @check(world_sizes=(1,))
 def check_lets_go(subject: CheckpointSubject) -> None:
-    """Saving, reading and closing leave no open files, threads, tensors and readers behind."""
+    """Saving, reading and closing leak no open files, threads, tensors or readers."""
     within, afterwards = subject.run(_held_after_rounds, f"{subject.folder}/one")[0]
     expect_nothing_left(within, "save and read")
     expect_nothing_left(afterwards, "checkpointer that was closed")
 
 
 def _held_after_rounds(subject: CheckpointSubject, path: str) -> tuple[list[_Held], list[_Held]]:
-    """Return what is held after each of five rounds of one checkpointer, and after each of four checkpointers."""
+    """Return counts after each of five rounds with one checkpointer, and after each of four checkpointers."""
     lives = []
     for rounds in (5, 1, 1, 1):
         within = _in_group(subject, _save_and_read, path, rounds)
@@ -214,14 +214,14 @@ def _held() -> _Held:
 
 @check(world_sizes=(1,))
 def check_killed_while_replacing(subject: CheckpointSubject) -> None:
-    """Killed at any change of a file, a save leaves the checkpoint before it or its own, whole."""
+    """If a save is killed at any change of a file, the earlier checkpoint or its own is complete."""
     if not hasattr(os, "fork"):
-        raise NotApplicable("this system doesn't fork")
+        raise NotApplicable("this system has no fork")
     found = subject.alone(_kill_at_each_change, subject.folder)
     for index, (change, read) in enumerate(found):
         expect(
             read in (0.0, 10.0),
-            f"killed before change {index} of a file, {change}, a save over another leaves neither: {read}",
+            f"a save that was killed before change {index} of a file, {change}, leaves no checkpoint: {read}",
         )
 
 
@@ -236,7 +236,7 @@ _CHANGES = (
     "shutil.rmtree",
 )
 _MOST_CHANGES = 80
-"""Maximum number of changes that are tried, so that the check takes seconds even with many files."""
+"""Maximum number of changes to try, so that the check takes seconds even with many files."""
 
 
 def _kill_at_each_change(subject: CheckpointSubject, folder: str) -> list[tuple[str, Any]]:
@@ -301,13 +301,13 @@ def _state_or_refusal(checkpointer: Checkpointer, path: str) -> Any:
     return (
         add
         if torch.equal(weight, _tensors()["model/weight"] + add)
-        else "tensors of one and state of the other"
+        else "tensors of one checkpoint and state of the other"
     )
 
 
 @check(world_sizes=SIZES)
 def check_snapshot(subject: CheckpointSubject) -> None:
-    """What is saved is what tensors and states were when save was called, whatever changes right after."""
+    """Saved values are those at the time of `save`, even if tensors and states change right after it."""
     subject.run(_in_group, _save_and_change, f"{subject.folder}/one")
 
 
@@ -325,17 +325,18 @@ def _save_and_change(checkpointer: Checkpointer, rank: int, path: str) -> None:
     read = {key: torch.zeros_like(value) for key, value in saved.items()}
     reader.read(read)
     for key, value in saved.items():
-        expect(_bits(read[key]) == _bits(value), f"{key} was changed after save, and that was saved")
+        expect(_bits(read[key]) == _bits(value), f"{key} was changed after save, and the change was saved")
     expect(
-        reader.state["list"] == [1] and not reader.state["small"].any(), "a state was saved that came later"
+        reader.state["list"] == [1] and not reader.state["small"].any(),
+        "a later change of the state was saved",
     )
     kept = reader.rank_state(rank)
-    expect(kept is not None and kept["list"] == [rank], f"rank {rank}'s state was saved that came later")
+    expect(kept is not None and kept["list"] == [rank], f"a later change of rank {rank}'s state was saved")
 
 
 @check(world_sizes=SIZES)
 def check_turn(subject: CheckpointSubject) -> None:
-    """What follows a save, a removal or what when_saved was given, comes when the checkpoint is there."""
+    """Removals and actions of `when_saved` that follow a save run after the checkpoint is complete."""
     subject.run(_in_group, _save_and_follow, f"{subject.folder}/one", f"{subject.folder}/two")
 
 
@@ -347,17 +348,18 @@ def _save_and_follow(checkpointer: Checkpointer, rank: int, old: str, new: str) 
     checkpointer.when_saved(lambda: seen.append(Path(new).exists()))
     checkpointer.remove(old)
     expect(
-        Path(old).exists() or Path(new).exists(), "the old one is deleted, and the new one isn't there yet"
+        Path(old).exists() or Path(new).exists(),
+        "the old checkpoint is deleted before the new one is complete",
     )
     checkpointer.poll()
     checkpointer.wait()
-    expect(seen == [True], f"when_saved calls what it was given as if the new one was there: {seen}")
-    expect(not Path(old).exists(), "the old one is still there after the removal had its turn")
+    expect(seen == [True], f"when_saved called its action before the new checkpoint was complete: {seen}")
+    expect(not Path(old).exists(), "the old checkpoint still exists after its removal")
 
 
 @check(world_sizes=SIZES)
 def check_failure(subject: CheckpointSubject) -> None:
-    """A save that fails raises CheckpointError on every rank, and leaves the checkpoint before it as it was."""
+    """A save that fails raises CheckpointError on every rank, and keeps the earlier checkpoint."""
     former = f"{subject.folder}/former"
     for rank, weight in enumerate(subject.run(_in_group, _fail_to_replace, former)):
         expect(
@@ -368,18 +370,18 @@ def check_failure(subject: CheckpointSubject) -> None:
     for rank, was_reported in enumerate(
         subject.run(_in_group, _save_into_a_file, f"{subject.folder}/file/one")
     ):
-        expect(was_reported, f"rank {rank} gets no error of a failed save")
+        expect(was_reported, f"rank {rank} gets no error when a save fails")
 
 
 class _Unsaveable:
-    """No kind of state."""
+    """A value that no checkpoint can hold."""
 
     def __reduce__(self) -> Any:
         raise TypeError("this can't be saved")
 
 
 def _fail_to_replace(checkpointer: Checkpointer, rank: int, path: str) -> list[Any]:
-    """Save twice, the second time something that can't be saved; return what can be read then."""
+    """Save twice, the second time something that can't be saved; return the tensor that can be read then."""
     _save(checkpointer, rank, path)
     checkpointer.wait()
     unsaveable = Checkpoint(
@@ -390,7 +392,7 @@ def _fail_to_replace(checkpointer: Checkpointer, rank: int, path: str) -> list[A
         checkpointer.save(path, unsaveable)
         checkpointer.wait()
 
-    with suppress(Exception):  # the class of the error is for the other half of the check
+    with suppress(Exception):  # the other half of the check is about the class of the error
         save_and_wait()
     weight = torch.zeros(3, 4)
     checkpointer.open(path).read({"model/weight": weight})
@@ -407,10 +409,10 @@ def _save_into_a_file(checkpointer: Checkpointer, rank: int, path: str) -> bool:
 
 @check(world_sizes=SIZES)
 def check_refuses(subject: CheckpointSubject) -> None:
-    """No checkpoint, a key that it hasn't and another shape are refused by CheckpointError on every rank."""
+    """A missing checkpoint, an unknown key and another shape raise CheckpointError on every rank."""
     for rank, answers in enumerate(subject.run(_in_group, _provoke, f"{subject.folder}/one")):
         for what, refused in answers.items():
-            expect(refused, f"{what} isn't refused by CheckpointError on rank {rank}")
+            expect(refused, f"{what} doesn't raise CheckpointError on rank {rank}")
 
 
 def _provoke(checkpointer: Checkpointer, rank: int, path: str) -> dict[str, bool]:
@@ -420,7 +422,7 @@ def _provoke(checkpointer: Checkpointer, rank: int, path: str) -> dict[str, bool
     unknown = {"model/weight": filled, "model/other": torch.zeros(1)}
     misshapen = {"model/weight": filled, "model/small": torch.zeros(3), "model/half": torch.zeros(5)}
     tried = _refused(lambda: reader.read(unknown)) and _refused(lambda: reader.read(misshapen))
-    expect(tried and bool((filled == 9).all()), "targets are filled in part by a read that is refused")
+    expect(tried and bool((filled == 9).all()), "a read that is refused has filled some of its targets")
     return {
         "a path without a checkpoint": _refused(lambda: checkpointer.open(f"{path}-not")),
         "a key that isn't in it": _refused(lambda: reader.read({"model/other": torch.zeros(1)})),
@@ -440,7 +442,7 @@ def _refused(what: Callable[[], Any]) -> bool:
 
 @check(world_sizes=SIZES)
 def check_refuses_damage(subject: CheckpointSubject) -> None:
-    """With any of its files missing, cut short or of one other bit, it is refused when it is opened or read."""
+    """If one of its files is missing, truncated or has a flipped bit, opening or reading raises CheckpointError."""
     path = Path(subject.folder, "one")
     subject.run(_in_group, _save, str(path))
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
@@ -466,14 +468,14 @@ def _open_and_read(checkpointer: Checkpointer, rank: int, path: str) -> bool:
 
 @check(world_sizes=(2,))
 def check_other_world_size(subject: CheckpointSubject) -> None:
-    """What two ranks saved, sharded tensors among them, is read by one."""
+    """A checkpoint of two ranks, with sharded tensors, is read by one rank."""
     path = f"{subject.folder}/one"
     subject.run(_in_group, _save_sharded, path)
     (read,) = replace(subject, world_size=1).run(_in_group, _read_whole, path)
     whole, own, none, world_size = read
     expect(whole == torch.arange(16.0).reshape(4, 4).tolist(), f"a sharded tensor is read as {whole}")
-    expect(own == {"rank": 1}, f"rank 1's own state is read as {own}")
-    expect(none is None, "there is a state of a rank that never was")
+    expect(own == {"rank": 1}, f"rank 1's state is read as {own}")
+    expect(none is None, "there is a state of a rank that didn't exist")
     expect(world_size == 2, f"it says that {world_size} ranks wrote it")
 
 

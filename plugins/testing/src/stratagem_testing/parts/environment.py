@@ -1,4 +1,4 @@
-"""What every environment is to do."""
+"""Checks for every environment."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def _class(subject: EnvironmentSubject) -> Any:
 
 @check(world_sizes=(1,))
 def check_detected(subject: EnvironmentSubject) -> None:
-    """It recognises its launcher's variables with a reason, and doesn't take none for its own."""
+    """It detects its launcher's variables with a reason, and doesn't detect a process without any."""
     cls = _class(subject)
     expect(bool(getattr(cls, "name", "")), "it has no name")
     for variables, _ in subject.examples:
         reason = cls.detect(variables)
-        expect(bool(reason), f"it doesn't recognise {sorted(variables)}")
+        expect(bool(reason), f"it doesn't detect {sorted(variables)}")
     if cls.creates_processes:
-        expect(cls.detect({}) is None, "it recognises a process without any variables")
+        expect(cls.detect({}) is None, "it detects a process without any variables")
 
 
 @check(world_sizes=(1,))
 def check_place(subject: EnvironmentSubject) -> None:
-    """Ranks, sizes and the rendezvous are those that its launcher set."""
+    """Ranks, sizes and the rendezvous address are those that its launcher set."""
     cls = _class(subject)
     if not subject.examples:
         raise NotApplicable("its subject has no examples")
@@ -49,12 +49,12 @@ def check_place(subject: EnvironmentSubject) -> None:
         environment: Environment = cls(variables)
         place = {name: getattr(environment, name) for name in PLACE}
         for name, value in expected.items():
-            expect(place[name] == value, f"{name} is {place[name]!r}, and not {value!r}")
+            expect(place[name] == value, f"{name} is {place[name]!r}, not {value!r}")
         expect(
             0 <= place["global_rank"] < place["world_size"], f"rank {place['global_rank']} is out of range"
         )
         expect(0 <= place["local_rank"] < place["local_world_size"], "its local rank is out of range")
-        expect(isinstance(environment.attempt, int), "attempt is no number")
+        expect(isinstance(environment.attempt, int), "attempt is not a number")
 
 
 @check(world_sizes=(1,))
@@ -66,12 +66,12 @@ def check_snapshot(subject: EnvironmentSubject) -> None:
         before = [getattr(environment, name) for name in PLACE]
         given.clear()
         after = [getattr(environment, name) for name in PLACE]
-        expect(before == after, "its place changes when the variables do")
+        expect(before == after, "its values change when the variables do")
 
 
 @check(world_sizes=(1,))
 def check_refuses_nonsense(subject: EnvironmentSubject) -> None:
-    """A variable that is missing, no number or beyond all measure is refused by a sentence that names it."""
+    """A missing or invalid variable, or a far too large number, raises an error that names the variable."""
     for variables, _ in subject.examples:
         for name in variables:
             without = {key: value for key, value in variables.items() if key != name}
@@ -86,8 +86,8 @@ def _refused_or_ignored(cls: Any, given: dict[str, str], name: str) -> None:
         for each in PLACE:
             getattr(environment, each)
     except UsageError as error:
-        expect(name in str(error), f"nonsense in {name} is refused without naming it: {error}")
+        expect(name in str(error), f"an invalid {name} is refused without naming it: {error}")
     except Exception as error:
         expect(
-            False, f"nonsense in {name} raises {type(error).__name__}, which isn't meant for people: {error}"
+            False, f"an invalid {name} raises {type(error).__name__}, which isn't an error for users: {error}"
         )

@@ -1,4 +1,4 @@
-"""What every extension is to do, whatever it adds."""
+"""Checks for every extension."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _made(subject: ExtensionSubject) -> Any:
 
 @check(world_sizes=(1,))
 def check_made(subject: ExtensionSubject) -> None:
-    """It is made without arguments, implements hooks that exist, and can be sent to workers."""
+    """It is made without arguments, implements only hooks that exist, and can be pickled for workers."""
     extension = _made(subject)
-    expect(type(pickle.loads(pickle.dumps(extension))) is type(extension), "it isn't the same once pickled")
+    expect(type(pickle.loads(pickle.dumps(extension))) is type(extension), "it isn't the same after pickling")
     subject.alone(_open_a_run)
 
 
@@ -32,7 +32,7 @@ def _runtime(subject: ExtensionSubject) -> Runtime:
 
 
 def _open_a_run(subject: ExtensionSubject) -> None:
-    # Hooks that don't exist, and methods that lost their mark, are refused when a run is made.
+    # Making a run refuses hooks that don't exist, and methods that are named like hooks without the decorator.
     _runtime(subject).launch(_nothing, quiet=True)
 
 
@@ -42,7 +42,7 @@ def _nothing(runtime: Runtime) -> None:
 
 @check(world_sizes=(1,), in_worker=True)
 def check_changes_nothing(subject: ExtensionSubject) -> None:
-    """A run with it has every bit of one without, unless its subject says that it changes numbers."""
+    """A run with it is bitwise equal to one without, unless its subject has `changes_numbers`."""
     from stratagem_testing.recipe import Recipe
     from stratagem_testing.same import expect_identical
     from stratagem_testing.subject import StrategySubject
@@ -59,7 +59,7 @@ def check_changes_nothing(subject: ExtensionSubject) -> None:
 
 @check(world_sizes=(2,))
 def check_ranks_agree(subject: ExtensionSubject) -> None:
-    """Two ranks train to the same bits, also when continued from a checkpoint of the same run."""
+    """Two ranks have bitwise equal weights, also if resumed from a checkpoint of the same run."""
     if "ddp" not in load_catalogue().names("strategy"):
         raise NotApplicable("stratagem-ddp isn't installed: pip install stratagem-ddp")
     from stratagem_testing.same import expect_close, expect_identical
@@ -84,9 +84,9 @@ def _train_and_continue(subject: ExtensionSubject) -> tuple[Any, Any]:
 
 @check(world_sizes=(1,))
 def check_errors_pass(subject: ExtensionSubject) -> None:
-    """An error of the loop ends a run with it as that error."""
+    """An error in the loop of a run with it is raised unchanged."""
     found = subject.alone(_raise_in_a_run)
-    expect(found == "ArithmeticError: cursed", f"an ArithmeticError of the loop comes back as {found}")
+    expect(found == "ArithmeticError: cursed", f"an ArithmeticError of the loop is raised as {found}")
 
 
 def _raise_in_a_run(subject: ExtensionSubject) -> str:
@@ -100,7 +100,7 @@ def _raise_in_a_run(subject: ExtensionSubject) -> str:
 def _fail(runtime: Runtime) -> None:
     import torch
 
-    # Layers as in the recipe's model, which an extension may be given by their classes.
+    # An extension may select layers by class: use those of the recipe's model.
     net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Tanh())
     runtime.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
     raise ArithmeticError("cursed")

@@ -1,4 +1,4 @@
-"""What every launcher is to do."""
+"""Checks for every launcher."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stratagem_testing.checks import NotApplicable, check, expect
 from stratagem_testing.parts.subject import LauncherSubject
 
 SOON_S = 200.0
-"""How long a rank waits for another; shorter than the timeout of a hanging task."""
+"""How long a rank waits for another one; less than the timeout of a task."""
 FOREVER_S = 3600.0
-"""How long a rank runs if nothing ends it; longer than the timeout of a hanging task."""
+"""How long a rank runs if nothing ends it; more than the timeout of a task."""
 
 
 def _launch(subject: LauncherSubject, function: Any, *args: Any) -> tuple[Any, BaseException | None]:
@@ -50,14 +50,14 @@ def _refuse_in_process(subject: LauncherSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_runs_every_rank(subject: LauncherSubject) -> None:
-    """The task runs once in every rank, which finds its place; rank 0's value comes back."""
+    """The task runs once in every rank, which finds its rank and world size. Rank 0's value is returned."""
     if _in_process(subject):
         value, error = subject.alone(_launch, _value)
-        expect(error is None and value == ("value", 0), f"the task's value comes back as {value!r}")
+        expect(error is None and value == ("value", 0), f"the task's value is returned as {value!r}")
         return
     value, error = subject.alone(_launch, _note_rank, subject.folder)
     expect(error is None, f"launching fails: {error}")
-    expect(value == "rank 0 of 2", f"rank 0's value comes back as {value!r}")
+    expect(value == "rank 0 of 2", f"rank 0's value is returned as {value!r}")
     ran = sorted(path.read_text() for path in Path(subject.folder).iterdir())
     expect(ran == ["rank 0 of 2", "rank 1 of 2"], f"the task ran as {ran}")
 
@@ -75,15 +75,15 @@ def _note_rank(environment: str | None, folder: str) -> str:
 
 @check(world_sizes=(1,))
 def check_tells_errors(subject: LauncherSubject) -> None:
-    """A rank's exception ends all, and is reported with its rank and traceback; a UsageError is raised unchanged."""
+    """A rank's exception ends all ranks, and is reported with rank and traceback. UsageErrors aren't wrapped."""
     _refuse_in_process(subject)
     _, error = subject.alone(_launch, _fail)
-    expect(isinstance(error, WorkerError), f"a rank's exception comes back as {error!r}")
+    expect(isinstance(error, WorkerError), f"a rank's exception is raised as {error!r}")
     assert isinstance(error, WorkerError)
-    expect(error.rank == 1, f"rank 1 raised, and rank {error.rank} is named")
+    expect(error.rank == 1, f"rank 1 raised, but rank {error.rank} is named")
     expect("cursed" in str(error) + error.traceback, f"the error lacks the rank's exception: {error}")
     _, error = subject.alone(_launch, _refuse)
-    expect(type(error) is ConfigError, f"a rank's ConfigError comes back as {error!r}")
+    expect(type(error) is ConfigError, f"a rank's ConfigError is raised as {error!r}")
 
 
 def _rank(environment: str | None) -> int:
@@ -103,12 +103,12 @@ def _refuse(environment: str | None) -> None:
 
 @check(world_sizes=(1,))
 def check_notices_the_dead(subject: LauncherSubject) -> None:
-    """A rank that a signal ended is named, and no other is left running."""
+    """A rank that was killed by a signal is named, and no other rank is left running."""
     _refuse_in_process(subject)
     _, error = subject.alone(_launch, _die, subject.folder)
-    expect(isinstance(error, WorkerError), f"a dead rank comes back as {error!r}")
+    expect(isinstance(error, WorkerError), f"a killed rank is reported as {error!r}")
     assert isinstance(error, WorkerError)
-    expect(error.rank == 1, f"rank 1 died, and rank {error.rank} is named")
+    expect(error.rank == 1, f"rank 1 was killed, but rank {error.rank} is named")
     time.sleep(1)
     left = [path.name for path in Path(subject.folder).iterdir() if _runs(int(path.name))]
     expect(not left, f"{len(left)} workers are still running")
@@ -132,11 +132,11 @@ def _runs(pid: int) -> bool:
 
 @check(world_sizes=(1,))
 def check_keeps_data_apart(subject: LauncherSubject) -> None:
-    """Views of one memory are views in each rank, and no rank sees what another or the caller writes there."""
+    """Tensors that share memory share it in each rank, too, but not with other ranks or the caller."""
     _refuse_in_process(subject)
     found, error = subject.alone(_launch_data, subject.folder)
     expect(error is None, f"launching with tensors fails: {error}")
-    expect(found != "apart", "two views of one memory have become two memories")
+    expect(found != "apart", "two views of the same memory no longer share it")
     expect(found == "kept", f"after another rank's write, a rank reads {found}")
 
 
@@ -146,7 +146,7 @@ def _launch_data(subject: LauncherSubject, folder: str) -> tuple[Any, BaseExcept
 
 
 def _write_in_turn(environment: str | None, views: list[torch.Tensor], folder: str) -> str:
-    """Return on rank 0, once rank 1 has written, "kept", "apart" or what there is to read."""
+    """Return on rank 0, after rank 1 has written: "kept", "apart", or the value that rank 0 reads."""
     whole, half = views
     written = Path(folder, "written")
     if _rank(environment) == 1:
@@ -164,10 +164,10 @@ def _write_in_turn(environment: str | None, views: list[torch.Tensor], folder: s
 
 @check(world_sizes=(1,))
 def check_listens_for_itself(subject: LauncherSubject) -> None:
-    """On one node neither the launching process nor a rank listens on an address that other machines reach."""
+    """On one node, neither the launching process nor a rank listens on an address that other machines can reach."""
     _refuse_in_process(subject)
     if not Path("/proc/net/tcp").exists():
-        raise NotApplicable("this system doesn't tell where processes listen")
+        raise NotApplicable("this system doesn't list the addresses on which processes listen")
     found, error = subject.alone(_launch_known, _listening)
     expect(error is None, f"launching fails: {error}")
     expect(not found, f"sockets listen on {', '.join(found or [])}: bind what ranks need to the loopback")
@@ -178,13 +178,13 @@ def _launch_known(subject: LauncherSubject, function: Any) -> tuple[Any, BaseExc
 
 
 def _listening(environment: str | None, launcher: int) -> list[str]:
-    """Open the ranks' group, and return where the launcher and this rank listen, but for the loopback."""
+    """Open the ranks' group; return the addresses other than loopback on which the launcher and this rank listen."""
     place = choose_environment(load_catalogue(), environment or "auto", os.environ).value
     group = ProcessGroupCollectives(place, torch.device("cpu"), "gloo", timedelta(seconds=SOON_S))
     owned = set()
     for process in (launcher, os.getpid()):
         for handle in Path(f"/proc/{process}/fd").iterdir():
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # the descriptor was closed meanwhile
                 owned.add(os.readlink(handle))
     found = [address for address, socket in _reached_from_elsewhere() if socket in owned]
     group.close()
@@ -192,7 +192,7 @@ def _listening(environment: str | None, launcher: int) -> list[str]:
 
 
 def _reached_from_elsewhere() -> Iterator[tuple[str, str]]:
-    """Yield the address and the descriptor's name of each socket that listens beyond the loopback."""
+    """Yield address and descriptor of each socket that listens on other addresses than loopback."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
             _, local, _, state, *_, inode = line.split()[:10]

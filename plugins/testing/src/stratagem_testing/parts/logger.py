@@ -1,4 +1,4 @@
-"""What every logger is to do."""
+"""Checks for every logger."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def _made(subject: LoggerSubject) -> Logger:
 
 @check(world_sizes=(1,))
 def check_made(subject: LoggerSubject) -> None:
-    """It is made from its options alone, is a Logger that takes rows, and can be sent to workers."""
+    """It is a Logger that is made from its options only, accepts rows, and can be pickled for workers."""
     from stratagem_trainer.loggers.base import Logger
 
     logger = _made(subject)
-    expect(isinstance(logger, Logger), f"it is a {type(logger).__name__}, and no Logger")
+    expect(isinstance(logger, Logger), f"it is a {type(logger).__name__}, not a Logger")
     cls = type(logger)
     takes = cls.write is not Logger.write or cls.log_metrics is not Logger.log_metrics
     expect(takes, "it overrides neither write nor log_metrics")
-    expect(type(pickle.loads(pickle.dumps(logger))) is cls, "it isn't the same once pickled")
+    expect(type(pickle.loads(pickle.dumps(logger))) is cls, "it isn't the same after pickling")
 
 
 @check(world_sizes=(1,))
 def check_takes_rows(subject: LoggerSubject) -> None:
-    """Rows, hyperparameters, NaN and infinity are taken from open to close, in several stages of one run."""
+    """Rows, hyperparameters, NaN and infinity are accepted from open to close, in several stages of one run."""
     subject.alone(_take_rows)
 
 
@@ -65,7 +65,7 @@ def _take_rows(subject: LoggerSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_reads_back(subject: LoggerSubject) -> None:
-    """What was written is read back once each, and a resumed run has dropped what came after its step."""
+    """Each row is read back once, and a resumed run has dropped the rows after its step."""
     if subject.read is None:
         raise NotApplicable("its subject has no function `read`")
     wanted, found = subject.alone(_write_and_resume)
@@ -74,15 +74,15 @@ def check_reads_back(subject: LoggerSubject) -> None:
             name in its_values and math.isclose(its_values[name], value, rel_tol=1e-5)
             for name, value in values.items()
         )
-        expect(same, f"step {step} has {values}, and is read back as step {its_step} with {its_values}")
-    expect(len(found) == len(wanted), f"{len(wanted)} rows were written, and {len(found)} are read back")
+        expect(same, f"step {step} has {values}, but is read back as step {its_step} with {its_values}")
+    expect(len(found) == len(wanted), f"{len(wanted)} rows were written, but {len(found)} are read back")
 
 
 def _write_and_resume(subject: LoggerSubject) -> tuple[list[Any], list[Any]]:
     first = _made(subject)
     first.open(subject.folder, _CONFIG, 0)
     first.write(_rows(1, 6))
-    first.flush()  # and is killed: nothing closes it
+    first.flush()  # as if the process was then killed: nothing closes the logger
     state = first.state_dict()
     second = _made(subject)
     second.load_state_dict(pickle.loads(pickle.dumps(state)))
@@ -96,9 +96,9 @@ def _write_and_resume(subject: LoggerSubject) -> tuple[list[Any], list[Any]]:
 
 @check(world_sizes=(1,))
 def check_drops_when_muted(subject: LoggerSubject) -> None:
-    """On ranks other than 0 it drops everything, and its experiment takes any call."""
+    """On ranks other than 0, it drops all values, and its experiment accepts any call."""
     changed = subject.alone(_log_muted)
-    expect(not changed, f"muted, it has written {changed}")
+    expect(not changed, f"a muted logger has written {changed}")
 
 
 def _log_muted(subject: LoggerSubject) -> list[str]:
@@ -112,7 +112,7 @@ def _log_muted(subject: LoggerSubject) -> list[str]:
 
 @check(world_sizes=(1,), in_worker=True)
 def check_changes_nothing(subject: LoggerSubject) -> None:
-    """A training that it logs has every bit of one without, and its failure to close hides no error of a run."""
+    """A training that it logs is bitwise equal to one without it."""
     from stratagem_testing.recipe import Recipe
     from stratagem_testing.same import expect_identical
     from stratagem_testing.subject import StrategySubject

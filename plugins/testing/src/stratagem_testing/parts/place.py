@@ -1,4 +1,4 @@
-"""What every place is to do."""
+"""Checks for every place."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ def _request(subject: PlaceSubject, **changes: Any) -> PlaceRequest:
 
 @check(world_sizes=(1,))
 def check_made(subject: PlaceSubject) -> None:
-    """It is a Place whose options have defaults, and says in a sentence why nothing can be submitted from here."""
+    """It is a Place whose options have defaults and annotations. `why_not` gives a reason if it can't submit here."""
     from stratagem_places import Place
 
     cls: Any = subject.load()
     place = _made(subject)
-    expect(isinstance(place, Place), f"it is a {type(place).__name__}, and no Place")
+    expect(isinstance(place, Place), f"it is a {type(place).__name__}, not a Place")
     for name, option in inspect.signature(cls).parameters.items():
         expect(option.default is not option.empty, f"its option {name} has no default")
         expect(
             option.annotation is not option.empty,
-            f"its option {name} has no annotation to be checked against",
+            f"its option {name} has no annotation to check values against",
         )
     reason = place.why_not()
-    expect(reason is None or len(reason.split()) > 2, f"why_not() is {reason!r}, which gives no reason")
+    expect(reason is None or len(reason.split()) > 2, f"why_not() is {reason!r}, which is not a reason")
 
 
 @check(world_sizes=(1,))
 def check_renders(subject: PlaceSubject) -> None:
-    """The script is the same each time, has the command and its variables quoted, and rendering writes nothing."""
+    """The script is the same each time, contains the command and its variables, and rendering writes no files."""
     place, request = _made(subject), _request(subject)
     before = sorted(Path(subject.folder).rglob("*"))
     try:
         script = place.render(request)
     except UsageError as error:
-        raise NotApplicable(f"it needs options to render anything: {error}") from None
+        raise NotApplicable(f"it needs options to render a script: {error}") from None
     expect(
         isinstance(script, str) and script == place.render(request), "two renderings of one request differ"
     )
@@ -77,7 +77,7 @@ def check_renders(subject: PlaceSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_refuses_nodes(subject: PlaceSubject) -> None:
-    """Nodes, and nodes that come and go, are either in the script or refused in a sentence."""
+    """A number of nodes, fixed or elastic, is in the script or refused with a reason."""
     place = _made(subject)
     for changes in ({"min_nodes": 3, "max_nodes": 3}, {"min_nodes": 1, "max_nodes": 3}):
         try:
@@ -85,12 +85,12 @@ def check_refuses_nodes(subject: PlaceSubject) -> None:
         except UsageError as error:
             expect(len(str(error).split()) > 3, f"{changes} is refused without a reason: {error}")
         else:
-            expect("3" in script, f"{changes} isn't in the script, and isn't refused either")
+            expect("3" in script, f"{changes} isn't in the script, but isn't refused")
 
 
 @check(world_sizes=(1,))
 def check_imports_no_torch(subject: PlaceSubject) -> None:
-    """Its module imports no torch: submitting is a matter of milliseconds."""
+    """Its module doesn't import torch, so that submitting takes milliseconds."""
     cls: Any = subject.load()
     module = cls.__module__
     program = f"import sys, {module}; print('torch' in sys.modules)"
@@ -104,25 +104,25 @@ def check_imports_no_torch(subject: PlaceSubject) -> None:
 
 @check(world_sizes=(1,))
 def check_runs_and_stops(subject: PlaceSubject) -> None:
-    """Where it is here: a run's output and exit code are found by another process, and a run that is stopped ends."""
+    """If it can submit here, another process reads a run's output and exit code, and a stopped run ends."""
     if reason := _made(subject).why_not():
         raise NotApplicable(f"nothing can be submitted from here: {reason}")
     ended = _submitted(subject, "ends", "print('printed there')\nraise SystemExit(3)\n")
     status = _end(subject, ended)
     expect(status.state == "failed" and status.exit_code == 3, f"a command that exits with 3 is {status}")
     printed = "".join(_made(subject).logs(ended))
-    expect("printed there" in printed, f"what the command printed is read as {printed!r}")
+    expect("printed there" in printed, f"the command's output is read as {printed!r}")
     stopped = _submitted(
         subject, "stops", "import pathlib, time\npathlib.Path('began').touch()\ntime.sleep(600)\n"
     )
     began, deadline = Path(subject.folder, "stops", "began"), time.monotonic() + SOON_S
     while not began.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    expect(began.exists(), f"the command hasn't begun after {SOON_S:.0f} s")
-    expect(not _made(subject).status(stopped).is_over, "a run is over that goes on")
+    expect(began.exists(), f"the command hasn't started after {SOON_S:.0f} s")
+    expect(not _made(subject).status(stopped).is_over, "a running run is reported as over")
     _made(subject).stop(stopped)
     status = _end(subject, stopped)
-    expect(status.state in ("stopped", "unknown"), f"a run that is stopped is {status}")
+    expect(status.state in ("stopped", "unknown"), f"a stopped run is {status}")
 
 
 def _submitted(subject: PlaceSubject, name: str, program: str) -> PlacedRun:

@@ -1,4 +1,4 @@
-"""What every precision is to do."""
+"""Checks for every precision."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @check(world_sizes=(1,), in_worker=True)
 def check_named(subject: PrecisionSubject) -> None:
-    """It has the name that it was asked by, and makes up its mind about dtypes when it is made."""
+    """It has the requested name, and its dtypes are set when it is made."""
     precision: Precision = subject.make()
-    expect(precision.name == subject.name, f"asked for {subject.name!r}, it calls itself {precision.name!r}")
+    expect(precision.name == subject.name, f"requested as {subject.name!r}, it is called {precision.name!r}")
     for name in ("param_dtype", "compute_dtype", "reduce_dtype"):
         dtype = getattr(precision, name)
         expect(dtype is None or isinstance(dtype, torch.dtype), f"{name} is {dtype!r}")
     expect(
         precision.converts_input == (precision.param_dtype is not None) or precision.converts_input,
-        "parameters have another dtype, and inputs aren't converted",
+        "parameters have another dtype, but inputs aren't converted",
     )
 
 
@@ -44,35 +44,35 @@ def check_converts_modules(subject: PrecisionSubject) -> None:
     dtype = precision.param_dtype or torch.float32
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         wanted = dtype if name != "num_batches_tracked" else torch.int64
-        expect(value.dtype == wanted, f"{name} has {value.dtype}, and not {wanted}")
+        expect(value.dtype == wanted, f"{name} has {value.dtype}, not {wanted}")
 
 
 @check(world_sizes=(1,), in_worker=True)
 def check_returns_layers(subject: PrecisionSubject) -> None:
-    """Layers keep their names, parameters and identity while it computes them, and come back as they were."""
+    """Converted layers keep their names, parameters and identity, and are restored afterwards."""
     precision: Precision = subject.make()
     net = subject.make_recipe().net().to(subject.device)
     modules, parameters = dict(net.named_modules()), dict(net.named_parameters())
     kinds, keys = {name: type(module) for name, module in modules.items()}, list(net.state_dict())
     attributes = {name: set(vars(module)) for name, module in modules.items()}
     undo = precision.convert_layers(net)
-    expect(list(net.state_dict()) == keys, f"a state dict has {list(net.state_dict())}, and had {keys}")
+    expect(list(net.state_dict()) == keys, f"a state dict has {list(net.state_dict())}, but had {keys}")
     for name, module in net.named_modules():
-        expect(module is modules.get(name), f"{name!r} is another module, which the user's code doesn't have")
+        expect(module is modules.get(name), f"{name!r} is another module than the one in the user's code")
     for name, parameter in net.named_parameters():
         expect(parameter is parameters.get(name), f"{name!r} is another parameter")
     undo()
     for name, module in modules.items():
         expect(
-            type(module) is kinds[name], f"{name!r} stays of the class {type(module).__name__} after the run"
+            type(module) is kinds[name], f"{name!r} still has the class {type(module).__name__} after the run"
         )
         left = sorted(set(vars(module)) - attributes[name])
-        expect(not left, f"{name!r} keeps {left} after the run")
+        expect(not left, f"{name!r} still has {left} after the run")
 
 
 @check(world_sizes=(1,), in_worker=True)
 def check_converts_batches(subject: PrecisionSubject) -> None:
-    """Floating-point tensors of a batch get its dtype; integers and other values stay as they are."""
+    """Floating-point tensors of a batch get its dtype; integers and other values don't change."""
     precision: Precision = subject.make()
     batch = {"x": [torch.ones(2), (torch.ones(2, dtype=torch.int64), "text")], "n": 3}
     converted = precision.convert_input(batch)
@@ -83,7 +83,7 @@ def check_converts_batches(subject: PrecisionSubject) -> None:
 
 @check(world_sizes=(1,), in_worker=True)
 def check_contexts_end(subject: PrecisionSubject) -> None:
-    """Its contexts are fresh each time, and leave nothing changed behind."""
+    """Its contexts are new objects each time, and restore torch's settings."""
     precision: Precision = subject.make()
     before = torch.get_default_dtype()
     with precision.init_context():
@@ -92,7 +92,7 @@ def check_contexts_end(subject: PrecisionSubject) -> None:
     first, second = precision.autocast(), precision.autocast()
     expect(
         first is None or first is not second,
-        "autocast() returns one object twice: two forwards may be open at once",
+        "autocast() returns the same object twice, but two forwards may be open at the same time",
     )
     for _ in range(2):
         autocast = precision.autocast()
@@ -100,14 +100,14 @@ def check_contexts_end(subject: PrecisionSubject) -> None:
             with autocast:
                 product = torch.ones(2, 2, device=subject.device) @ torch.ones(2, 2, device=subject.device)
             wanted = precision.compute_dtype or precision.param_dtype
-            expect(product.dtype == wanted, f"under autocast a product has {product.dtype}, and not {wanted}")
-    expect(torch.get_default_dtype() == before, "it leaves another default dtype behind")
+            expect(product.dtype == wanted, f"under autocast a product has {product.dtype}, not {wanted}")
+    expect(torch.get_default_dtype() == before, "it leaves another default dtype")
     expect(not torch.is_autocast_enabled(torch.device(subject.device).type), "it leaves autocast on")
 
 
 @check(world_sizes=(1,), in_worker=True)
 def check_true_gradients(subject: PrecisionSubject) -> None:
-    """After unscale, once or twice, gradients have their true size."""
+    """After unscale, called once or twice, gradients have their true size."""
     precision, parameter, optimizer = _one(subject)
     precision.scale((parameter.float() * 3).sum()).backward()
     for _ in range(2):
@@ -117,7 +117,7 @@ def check_true_gradients(subject: PrecisionSubject) -> None:
             bool((parameter.grad == 3).all()),
             f"a gradient of 3 is {parameter.grad[0].item():g} after unscale",
         )
-    expect(precision.step(optimizer), "a step with sound gradients is skipped")
+    expect(precision.step(optimizer), "a step with finite gradients is skipped")
     expect(
         bool((parameter == 1 - 0.5 * 3).all()), f"a step from 1 by 0.5 × 3 ends at {parameter[0].item():g}"
     )
@@ -125,7 +125,7 @@ def check_true_gradients(subject: PrecisionSubject) -> None:
 
 @check(world_sizes=(1,), in_worker=True)
 def check_skips_overflows(subject: PrecisionSubject) -> None:
-    """Where it scales the loss, a step whose gradients overflowed is skipped, and the next is made."""
+    """If it scales losses, it skips a step whose gradients overflowed, and makes the next one."""
     precision, parameter, optimizer = _one(subject)
     if float(precision.scale(torch.ones((), device=subject.device))) == 1.0:
         raise NotApplicable("it doesn't scale the loss")
@@ -151,16 +151,16 @@ def _one(subject: PrecisionSubject) -> tuple[Any, Tensor, torch.optim.Optimizer]
 
 @check(world_sizes=(1,), in_worker=True)
 def check_trains(subject: PrecisionSubject) -> None:
-    """20 steps come as near to those in 32 bits as its tolerance says, and the loss falls."""
+    """20 steps differ from those in 32 bits by at most its tolerance, and the loss decreases."""
     precise = _losses(subject.make_recipe(), None, subject.device)
     ours = _losses(subject.make_recipe(), subject.make(), subject.device)
     apart = max(abs(a - b) for a, b in zip(ours, precise))
-    expect(apart <= subject.tolerance, f"losses are up to {apart:.2g} away from those in 32 bits")
-    expect(sum(ours[-5:]) < sum(ours[:5]), "the loss doesn't fall")
+    expect(apart <= subject.tolerance, f"losses differ by up to {apart:.2g} from those in 32 bits")
+    expect(sum(ours[-5:]) < sum(ours[:5]), "the loss doesn't decrease")
 
 
 def _prepared(precision: Precision, net: nn.Module) -> nn.Module:
-    """Return a network as a run gives it to its loop."""
+    """Return a network as a run passes it to its loop."""
     precision.convert_layers(net)
     return precision.convert_module(net)
 
@@ -195,7 +195,7 @@ def _losses(recipe: Recipe, precision: Any, device: str) -> list[float]:
 
 @check(world_sizes=(1,), in_worker=True)
 def check_state(subject: PrecisionSubject) -> None:
-    """Its state is JSON, and another object of its kind goes on from it."""
+    """Its state is JSON, and another object of its class continues from it."""
     precision, parameter, optimizer = _one(subject)
     precision.scale((parameter.float() * float("inf")).sum()).backward()
     precision.step(optimizer)
@@ -203,18 +203,18 @@ def check_state(subject: PrecisionSubject) -> None:
     loaded = json.loads(json.dumps(state))
     other: Precision = subject.make()
     other.load_state_dict(loaded)
-    expect(other.state_dict() == state, f"state {state} comes back as {other.state_dict()}")
+    expect(other.state_dict() == state, f"state {state} is restored as {other.state_dict()}")
     one = torch.ones((), device=subject.device)
     scales = float(precision.scale(one)), float(other.scale(one))
     expect(
         scales[0] == scales[1],
-        f"a loss of 1 is scaled to {scales[0]:g}, and to {scales[1]:g} after loading the state",
+        f"a loss of 1 is scaled to {scales[0]:g}, but to {scales[1]:g} after loading the state",
     )
 
 
 @check(world_sizes=(1,), in_worker=True)
 def check_computes_as_named(subject: PrecisionSubject) -> None:
-    """A layer computes in the dtype that it declares and that its name says, on inputs that are rounded once."""
+    """A layer computes in the declared dtype, which is that of the name, and inputs are rounded only once."""
     precision: Precision = subject.make()
     layer = precision.convert_module(nn.Linear(2, 2, device=subject.device))
     given = torch.full((3, 2), 1 / 3, device=subject.device, dtype=torch.float64)
@@ -226,9 +226,9 @@ def check_computes_as_named(subject: PrecisionSubject) -> None:
     with precision.autocast() or nullcontext():
         computed = layer(precision.convert_input(given.float())).dtype
     declared = precision.compute_dtype or precision.param_dtype or torch.float32
-    expect(computed == declared, f"it declares {declared}, and a layer computes in {computed}")
+    expect(computed == declared, f"it declares {declared}, but a layer computes in {computed}")
     named = _NAMED.get(subject.name)
-    expect(named in (None, declared), f"{subject.name!r} says {named}, and it declares {declared}")
+    expect(named in (None, declared), f"{subject.name!r} means {named}, but it declares {declared}")
 
 
 _NAMED = {
@@ -243,7 +243,7 @@ _NAMED = {
 
 @check(world_sizes=(1,), in_worker=True)
 def check_keeps_weights(subject: PrecisionSubject) -> None:
-    """Weights are rounded to its dtype once, and by no step where that has 32 bits or more."""
+    """Weights are rounded to its dtype once. If that has 32 bits or more, no step rounds them further."""
     precision: Precision = subject.make()
     recipe = subject.make_recipe()
     net = recipe.net().to(subject.device)
@@ -265,14 +265,14 @@ def check_keeps_weights(subject: PrecisionSubject) -> None:
 
 @check(world_sizes=(1,), in_worker=True)
 def check_resumes(subject: PrecisionSubject) -> None:
-    """Continued from its state after one, two or three steps, training has every bit of one that went on."""
+    """Resumed from its state after one, two or three steps, training is bitwise equal to uninterrupted training."""
     recipe, count = subject.make_recipe(), 6
     whole, saved = _trained(subject, recipe, count)
     for after in (1, 2, 3):
         continued, _ = _trained(subject, recipe, count, after, saved[after])
         expect(
             all(map(torch.equal, continued, whole)),
-            f"continued after step {after}, weights aren't those of the training that went on",
+            f"resumed after step {after}, weights differ from those of uninterrupted training",
         )
 
 
@@ -328,17 +328,17 @@ def _step(
 
 @check(world_sizes=(2,))
 def check_same_on_all_ranks(subject: PrecisionSubject) -> None:
-    """Ranks with the same weights and gradients step to the same weights, whatever random numbers they draw."""
+    """Ranks with equal weights and gradients step to equal weights, whatever random numbers they draw."""
     first, second = subject.run(_stepped_in_a_run)
     expect(
         all(map(torch.equal, first, second)),
-        "ranks that step with the same gradients have other weights than each other: draw random numbers for a step "
-        "from a generator that all ranks seed alike",
+        "ranks that step with equal gradients have different weights: draw random numbers for a step "
+        "from a generator that has the same seed on all ranks",
     )
 
 
 def _stepped_in_a_run(subject: PrecisionSubject) -> list[Tensor]:
-    # As in a run, where the ranks' generators are apart.
+    # As in a run, ranks have different random numbers.
     rank = int(os.environ.get("RANK", 0))
     random.seed(rank)
     torch.manual_seed(1000 + rank)

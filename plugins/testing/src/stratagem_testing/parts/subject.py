@@ -1,4 +1,4 @@
-"""What the checks of accelerators, precisions, checkpointers, environments and launchers are about."""
+"""Subjects of the checks for components other than strategies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PartSubject:
-    """A component to be tried; frozen and picklable: every worker has a copy."""
+    """A component to check. Frozen and picklable: every worker has a copy."""
 
     kind: ClassVar[str]
-    """What it is, as in `Component.kind`."""
+    """The kind of component; see `Component.kind`."""
 
     part: str | Callable[..., Any]
     """Its name, or its class or factory at the top level of a module."""
@@ -28,24 +28,24 @@ class PartSubject:
     """Name of a check → why it is expected to fail."""
 
     world_size: int = 1
-    """Processes of the run; set for each check."""
+    """Number of processes of the run; set for each check."""
     check: str = ""
-    """Name of the check that goes on; set for each check."""
+    """Name of the running check; set for each check."""
     folder: str = ""
-    """For files; set for each check, empty at its beginning."""
+    """Folder for files; set for each check, and empty at its start."""
 
     @property
     def name(self) -> str:
-        """How reports call it."""
+        """Name in reports."""
         return self.part if isinstance(self.part, str) else self.part.__name__
 
     @property
     def features(self) -> frozenset[str]:
-        """What it declares; parts other than strategies declare nothing that is checked."""
+        """Declared features. Only strategies declare features that checks need."""
         return frozenset()
 
     def world_sizes(self) -> tuple[int, ...]:
-        """Numbers of processes at which it can be tried."""
+        """Return the numbers of processes with which the component can be tried."""
         return (1,)
 
     def load(self) -> Callable[..., Any]:
@@ -60,7 +60,7 @@ class PartSubject:
         return shared_workers().run(self.world_size, function, self, *args, timeout_s=timeout_s)
 
     def alone(self, function: Callable[..., T], *args: Any, timeout_s: float = TIMEOUT_S) -> T:
-        """Run `function(subject, *args)` in a fresh process that no launcher made."""
+        """Run `function(subject, *args)` in a new process that no launcher started."""
         result: T = shared_workers().alone(function, self, *args, timeout_s=timeout_s)
         return result
 
@@ -75,19 +75,19 @@ class AcceleratorSubject(PartSubject):
 
 @dataclass(frozen=True)
 class PrecisionSubject(PartSubject):
-    """A precision: its name, or its class together with the name that it is asked by."""
+    """A precision: its name, or its class together with the requested name."""
 
     kind: ClassVar[str] = "precision"
     """The kind of component."""
 
     asked_as: str = ""
-    """Name by which a run asks for it, such as "bf16-mixed"; needed where `part` isn't a name."""
+    """Name under which a run requests it, such as "bf16-mixed"; required if `part` isn't a name."""
     device: str = "cpu"
-    """torch's name of the device on which it is tried."""
+    """torch's name of the device to try it on."""
     tolerance: float = 0.1
-    """How far the losses of 20 steps may be from those in 32 bits."""
+    """Allowed difference of the losses of 20 steps from those in 32 bits."""
     recipe: Callable[..., Recipe] | None = None
-    """Makes what is trained from fields of `Recipe`, for a precision that computes layers of some sizes alone."""
+    """Returns the recipe to train, given fields of `Recipe`, for a precision that supports only some layer sizes."""
 
     @property
     def name(self) -> str:
@@ -97,13 +97,13 @@ class PrecisionSubject(PartSubject):
         return (1, 2)
 
     def make(self) -> Any:
-        """Make the precision as a run does."""
+        """Return the precision, made as a run makes it."""
         import torch
 
         return self.load()(self.name, torch.device(self.device))
 
     def make_recipe(self) -> Recipe:
-        """Make what is trained."""
+        """Return the recipe to train."""
         from stratagem_testing.recipe import Recipe
 
         return (self.recipe or Recipe)()
@@ -111,7 +111,7 @@ class PrecisionSubject(PartSubject):
 
 @dataclass(frozen=True)
 class CheckpointSubject(PartSubject):
-    """A checkpointer: its name, or what makes it from a run's collectives."""
+    """A checkpointer: its name, or a function that makes it from a run's collectives."""
 
     kind: ClassVar[str] = "checkpoint"
     """The kind of component."""
@@ -122,25 +122,25 @@ class CheckpointSubject(PartSubject):
 
 @dataclass(frozen=True)
 class EnvironmentSubject(PartSubject):
-    """An environment: its name or its class, and what its launcher sets."""
+    """An environment: its name or its class, and variables that its launcher sets."""
 
     kind: ClassVar[str] = "environment"
     """The kind of component."""
 
     examples: tuple[tuple[Mapping[str, str], Mapping[str, Any]], ...] = ()
-    """Variables of some process → its place: values of `global_rank`, `local_rank`, `node_rank`,
-    `world_size`, `local_world_size`, `main_address` and `main_port`, or some of them."""
+    """Variables of a process → expected values of `global_rank`, `local_rank`, `node_rank`, `world_size`,
+    `local_world_size`, `main_address` and `main_port`, or of some of them."""
 
 
 @dataclass(frozen=True)
 class LauncherSubject(PartSubject):
-    """A launcher: its name, or what makes it from a `LaunchPlan`."""
+    """A launcher: its name, or a function that makes it from a `LaunchPlan`."""
 
     kind: ClassVar[str] = "launcher"
     """The kind of component."""
 
     start_method: str = "fork"
-    """How its plan says that processes are started: forkserver, spawn, popen or fork."""
+    """Start method in its plan: forkserver, spawn, popen or fork."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ class LoggerSubject(PartSubject):
     """The kind of component."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword values for its constructor."""
+    """Keyword arguments for its constructor."""
     read: Callable[[str], Iterable[tuple[int, Mapping[str, float]]]] | None = None
-    """Reads back what is in a run's folder: (step, values) in the order in which they were logged. A function at the
-    top level of a module; without one, what it has written isn't compared."""
+    """Reads the rows in a run's folder: (step, values) in the order in which they were logged. A function at the top
+    level of a module. Without it, the written rows aren't compared."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class ExtensionSubject(PartSubject):
     """The kind of component."""
 
     changes_numbers: bool = False
-    """Whether a run with it has other numbers than one without, by design."""
+    """Whether a run with it has other results than one without, by design."""
 
     def world_sizes(self) -> tuple[int, ...]:
         return (1, 2)
@@ -179,16 +179,16 @@ class AxisSubject(PartSubject):
     """The kind of component."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword values for its constructor, in addition to the size."""
+    """Keyword arguments for its constructor, in addition to the size."""
     recipe: Callable[..., Recipe] | None = None
-    """Makes what is trained from fields of `Recipe`, for an axis that splits modules which others don't need, such as
-    experts. Two such axes can't be tried beside each other."""
+    """Returns the recipe to train, given fields of `Recipe`. For an axis that splits modules which other recipes
+    don't have, such as experts. Two such axes can't be tried together."""
 
     def world_sizes(self) -> tuple[int, ...]:
         return (1, 2, 4)
 
     def make(self, size: int) -> Any:
-        """Make an axis of some ranks."""
+        """Return an axis with this number of ranks."""
         return self.load()(size, **self.options)
 
 
@@ -200,4 +200,4 @@ class PlaceSubject(PartSubject):
     """The kind of component."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword values for its constructor."""
+    """Keyword arguments for its constructor."""

@@ -15,19 +15,19 @@ from stratagem_testing.trained import RecipeModule, expect_parity, plainly_for, 
 
 @check
 def check_accumulation(subject: StrategySubject) -> None:
-    """Steps of 2 and of 4 micro-batches give the numbers of one process, loss by loss."""
+    """Steps of 2 and of 4 micro-batches have the results of one process, loss by loss."""
     expect_parity(subject, Recipe(accumulate=2), Recipe(accumulate=4))
 
 
 @check
 def check_partial_window(subject: StrategySubject) -> None:
-    """An epoch's last step has the micro-batches that are left, and their mean, not that of a full step."""
+    """An epoch's incomplete last step is the mean over its own micro-batches, not over those of a full step."""
     # 10 micro-batches per epoch in steps of 4, 4 and 2.
     expect_parity(subject, Recipe(accumulate=4, global_batch=32, samples=80, epochs=3, steps=None))
 
 
 class _InHalves(RecipeModule):
-    """Its loader's batches are half of a rank's share of an optimizer step."""
+    """A module whose loader's batches are half of a rank's share of an optimizer step."""
 
     def train_dataloader(self) -> Any:
         return DataLoader(self.recipe.dataset(), self.batch_size // 2, shuffle=True)
@@ -35,14 +35,14 @@ class _InHalves(RecipeModule):
 
 @check
 def check_global_batch(subject: StrategySubject) -> None:
-    """With a global batch, steps are those of one process, and an epoch's last is the mean of its samples."""
+    """With a global batch, steps have the results of one process. An epoch's last step is the mean of its samples."""
     # 9 steps of 16 samples and one of 12: micro-batches of 8 and 4 samples, over all ranks.
     recipe = Recipe(samples=156, epochs=2, steps=None)
     plain = plainly_for(subject, recipe)
     for rank, trained in enumerate(subject.run(_in_halves, recipe)):
         expect(
             trained.steps == plain.steps,
-            f"rank {rank} made {trained.steps} optimizer steps, and one process {plain.steps}",
+            f"rank {rank} made {trained.steps} optimizer steps, but one process {plain.steps}",
         )
         expect_close(trained.weights, plain.weights, 2 * subject.tolerance(), f"rank {rank}")
 

@@ -1,4 +1,4 @@
-"""What a training changes between its steps: what is frozen, values, and the groups of an optimizer."""
+"""Changes between steps: frozen layers, values of parameters, and the groups of an optimizer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from stratagem_testing.trained import RecipeModule, expect_plain, train
 
 @dataclass(frozen=True)
 class _Changing(Recipe):
-    """The first layer is frozen, and the optimizer doesn't have it at first; see `_change`."""
+    """The first layer is frozen, and not in the optimizer at first; see `_change`."""
 
     steps: int | None = 8
     by_hand: bool = False
-    """The optimizer itself does what the module's hook does otherwise."""
+    """Whether the optimizer itself calls `_change`, in plain torch, where there is no module with the hook."""
 
     def net(self) -> nn.Module:
         net: Any = super().net()
@@ -51,7 +51,7 @@ class _ChangedByItself(torch.optim.SGD):
 
 
 def _change(net: Any, optimizer: Optimizer, done: int) -> None:
-    """After the second step the first layer is trained, too; later a bias is frozen, and a weight halved."""
+    """After step 2, train the first layer, too. Later, freeze a bias, and halve a weight and a learning rate."""
     if done == 2:
         net[0].requires_grad_(True)
         optimizer.add_param_group({"params": list(net[0].parameters()), "lr": 0.05})
@@ -81,7 +81,7 @@ def _train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Tra
 
 @check(needs=["changes_between_steps"])
 def check_changes_between_steps(subject: StrategySubject) -> None:
-    """Layers that are trained or frozen from some step on, new groups and changed values come to the same."""
+    """Layers frozen or unfrozen between steps, new parameter groups and changed values have one process's results."""
     recipes = (_Changing(), _Changing(accumulate=2))
     by_rank = subject.run(_train_each, recipes)
     for index, recipe in enumerate(recipes):

@@ -1,4 +1,4 @@
-"""Limiting gradients before a step."""
+"""Clipping gradients before a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratagem_testing.trained import expect_parity
 
 @check(needs=["norm_clipping"])
 def check_norm_clipping(subject: StrategySubject) -> None:
-    """Gradients are limited by the norm over all parameters and ranks, after they were reduced."""
+    """Gradients are clipped by the norm over all parameters and ranks, after they were reduced."""
     expect_parity(
         subject,
         Recipe(max_norm=0.05, steps=10),
@@ -21,5 +21,5 @@ def check_norm_clipping(subject: StrategySubject) -> None:
 
 @check(needs=["value_clipping"])
 def check_value_clipping(subject: StrategySubject) -> None:
-    """Each element of a gradient is limited by value, after they were reduced."""
+    """Each element of a gradient is clipped by value, after gradients were reduced."""
     expect_parity(subject, Recipe(max_value=5e-3, steps=10), Recipe(max_value=5e-3, steps=6, accumulate=2))

@@ -1,4 +1,4 @@
-"""What the ranks say to each other."""
+"""The collectives of a run."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def check_ranks(subject: StrategySubject) -> None:
 
 @check
 def check_collectives(subject: StrategySubject) -> None:
-    """all_reduce (every op), all_gather, broadcast, gather_objects and barrier do what they say."""
+    """all_reduce (every op), all_gather, broadcast, gather_objects and barrier return what they must."""
     subject.run(_in_run, "collectives")
 
 
 @check
 def check_all_gather_gradients(subject: StrategySubject) -> None:
-    """Gradients flow through all_gather, to the rank that a part came from, summed over the ranks."""
+    """Gradients flow through all_gather to the rank whose tensor it was, summed over the ranks."""
     subject.run(_in_run, "gradients")
 
 
@@ -91,7 +91,7 @@ def _try_all(runtime: Runtime) -> None:
 
 
 def _try_barrier(collectives: Collectives, folder: str) -> None:
-    """Rank 0 writes a note and reaches the barrier last. A rank that passes without the note hasn't waited."""
+    """Rank 0 writes a file and enters the barrier last. A rank that leaves it without the file hasn't waited."""
     rank, last = collectives.rank, Path(folder, "the-last-comes")
     if rank:
         Path(folder, f"rank-{rank}-comes").touch()
@@ -100,10 +100,10 @@ def _try_barrier(collectives: Collectives, folder: str) -> None:
         others = [Path(folder, f"rank-{other}-comes") for other in range(1, collectives.world_size)]
         while not all(other.exists() for other in others) and time.monotonic() < deadline:
             time.sleep(0.005)
-        time.sleep(0.1)  # a barrier that does nothing is long passed by then
+        time.sleep(0.1)  # other ranks would have left a barrier that does nothing
         last.touch()
     collectives.barrier("conformance")
-    expect(last.exists(), f"rank {rank} has passed the barrier before rank 0 has come to it")
+    expect(last.exists(), f"rank {rank} has left the barrier before rank 0 entered it")
 
 
 def _try_misuse(collectives: Collectives) -> None:
@@ -133,9 +133,9 @@ def _expect_refused(what: str, call: Callable[[], Any], error: type[Exception]) 
     try:
         call()
     except Exception as raised:
-        expect(isinstance(raised, error), f"{what} raises {type(raised).__name__}, and not {error.__name__}")
+        expect(isinstance(raised, error), f"{what} raises {type(raised).__name__}, not {error.__name__}")
     else:
-        expect(False, f"{what} is taken without a word")
+        expect(False, f"{what} is accepted without an error")
 
 
 def _try_gradients(runtime: Runtime) -> None:
@@ -147,7 +147,7 @@ def _try_gradients(runtime: Runtime) -> None:
     torch.autograd.backward((gathered * weights).sum())
     expect(own.grad is not None, "no gradient flows through all_gather")
     assert own.grad is not None
-    # Rank r weighs part p by (p + 1)(r + 1).
+    # Rank r's weight for the tensor of rank p is (p + 1)(r + 1).
     total = (rank + 1) * count * (count + 1) / 2
     _expect_equal(own.grad, torch.full((2,), float(total)), "the gradient through all_gather")
     apart = runtime.all_gather(own)
@@ -158,4 +158,4 @@ def _expect_equal(ours: torch.Tensor, theirs: torch.Tensor, what: str) -> None:
     ours = ours.detach().cpu()
     theirs = theirs.detach().cpu()
     same = ours.shape == theirs.shape and ours.dtype == theirs.dtype and bool(torch.allclose(ours, theirs))
-    expect(same, f"{what} is {ours.tolist()}, and not {theirs.tolist()}")
+    expect(same, f"{what} is {ours.tolist()}, not {theirs.tolist()}")

@@ -1,4 +1,4 @@
-"""A strategy object is configuration only: a run's state lives in the objects that its hooks return."""
+"""A strategy object is only configuration: a run's state is in the objects that its hooks return."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ABSENT = object()
 
 @check(world_sizes=(1, 2))
 def check_configuration(subject: StrategySubject) -> None:
-    """A run leaves its attributes alone, they pickle whole, and the object serves a second run as well."""
+    """A run doesn't change the strategy object, and the object can be pickled and used for a second run."""
     for rank, (changes, losses) in enumerate(subject.run(_train_twice)):
         for change in changes:
             expect(False, f"rank {rank}: {change}")
@@ -70,9 +70,9 @@ def _pickled(strategy: Strategy, before: Mapping[str, Any]) -> list[str]:
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -> list[str]:
     return [
-        f"the strategy has another value of {name!r} {when}: keep what a run makes in the collectives or the "
-        "prepared module that its hooks return, and the object as its constructor left it"
-        # `_sessions` is the core's own: what lives while a run does.
+        f"the strategy has another value of {name!r} {when}: keep a run's state in the collectives or the "
+        "prepared module that its hooks return, and leave the object as its constructor made it"
+        # The core's own attribute `_sessions` has state while a run exists.
         for name in sorted({*before, *now} - {"_sessions"})
         if not _is_same(before.get(name, _ABSENT), now.get(name, _ABSENT))
     ]
@@ -85,5 +85,5 @@ def _is_same(one: Any, other: Any) -> bool:
         return False
     try:
         return pickle.dumps(one) == pickle.dumps(other) or bool(one == other)
-    except Exception:  # whatever it is, it isn't what the constructor was given
+    except Exception:  # values that can't be compared aren't what the constructor got
         return False

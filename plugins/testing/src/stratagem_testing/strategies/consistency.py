@@ -1,7 +1,7 @@
-"""Compares a run with itself. That needs no tolerance, so it also tests strategies that lose precision.
+"""Compare a run with itself. This needs no tolerance, so it also tests strategies that lose precision.
 
-Events don't coincide on purpose: steps and ends of epochs; checkpoints or validations and what a strategy does every
-k steps, such as averages of parameters.
+These events are at different steps on purpose: ends of epochs, checkpoints, validations, and what a strategy does
+every k steps, such as averaging parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stateful(Recipe):
-    """Has state of every kind: momenta, a schedule, running statistics and random numbers; 5 steps per epoch."""
+    """Has state of every kind: momenta, a schedule, running statistics and random numbers. 5 steps per epoch."""
 
     steps: int | None = 14
     samples: int = 80
@@ -51,7 +51,7 @@ class Stateful(Recipe):
 
 @dataclass(frozen=True)
 class Repeatable(Recipe):
-    """Has no random numbers and no counters, so that micro-batches of a window can be repeated."""
+    """Has no random numbers and no counters, so that the micro-batches of a window can be repeated."""
 
     steps: int | None = 8
     samples: int = 80
@@ -61,7 +61,7 @@ class Repeatable(Recipe):
 STATEFUL = Stateful()
 REPEATABLE = Repeatable()
 SAVED: Mapping[Recipe, tuple[int, ...]] = {STATEFUL: (10, 16), REPEATABLE: (7,)}
-"""Micro-batches after which to save: at the end of an epoch, in the middle of one, in the middle of a window."""
+"""Micro-batches after which to save: at the end of an epoch, in the middle of one, and in the middle of a window."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class SaveAfter(Callback):
 
 @check
 def check_save_and_load(subject: StrategySubject) -> None:
-    """Continued from any micro-batch, a run has every bit of one that was never interrupted."""
+    """A run that is resumed from any micro-batch is bitwise equal to one that was never interrupted."""
     for recipe, saved in SAVED.items():
         for rank, (whole, *continued) in enumerate(subject.run(_interrupted, recipe, saved)):
             for after, resumed in zip(saved, continued):
@@ -90,7 +90,7 @@ def check_save_and_load(subject: StrategySubject) -> None:
                 who = f"rank {rank}, continued from micro-batch {after}"
                 expect(
                     len(resumed.losses) == len(whole.losses) - first,
-                    f"{who}, trains {len(resumed.losses)} micro-batches more, not {len(whole.losses) - first}",
+                    f"{who}, trains {len(resumed.losses)} more micro-batches, not {len(whole.losses) - first}",
                 )
                 expect_identical(resumed, whole, who, "the run that was never interrupted")
 
@@ -101,7 +101,7 @@ def _interrupted(subject: StrategySubject, recipe: Recipe, saved: Sequence[int])
 
 
 class _EveryKind(nn.Module):
-    """Has a tie, a parameter without dims, a frozen one, buffers of many dtypes, and a state that is no tensor."""
+    """Has tied parameters, a 0-dim and a frozen one, buffers of many dtypes, and state that is not a tensor."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _EveryKind(nn.Module):
         if self.training:
             self.calls += 1
         hidden = torch.tanh(self.last(torch.tanh(self.first(x)) * self.factor) + self.frozen(x))
-        # What the state says, changes what is computed.
+        # The extra state changes the output, so that a wrong one shows.
         scores: Tensor = self.head(hidden) * (1 + 0.01 * self.calls)
         return scores
 
@@ -142,7 +142,7 @@ KEPT_BUFFERS: Mapping[str, Tensor] = {
 
 
 class _Counting(torch.optim.SGD):
-    """Has states that are no tensors, one for each parameter, which its steps depend on."""
+    """Has a state for each parameter that is not a tensor, and on which its steps depend."""
 
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
@@ -158,9 +158,9 @@ class _Counting(torch.optim.SGD):
 class _Everything(Recipe):
     steps: int | None = 4
     counts: bool = True
-    """The optimizer has states that are no tensors."""
+    """Whether the optimizer has states that are not tensors."""
     scalar: bool = True
-    """A parameter has no dims."""
+    """Whether a parameter is 0-dim."""
 
     def net(self) -> nn.Module:
         return _EveryKind(() if self.scalar else (1,))
@@ -180,7 +180,7 @@ class _Everything(Recipe):
 
 @dataclass
 class _Calls(Callback):
-    """Keeps the state of the net that is no tensor."""
+    """Keeps the net's state that is not a tensor."""
 
     found: int = -1
 
@@ -191,11 +191,11 @@ class _Calls(Callback):
 
 @check(world_sizes=(1, 2))
 def check_state_of_every_kind(subject: StrategySubject) -> None:
-    """Continued after step 1 or 2, ties, groups, buffers of any dtype and states that are no tensors are kept."""
+    """Resumed after step 1 or 2, a run keeps ties, groups, buffers of any dtype and states that are not tensors."""
     by_rank = subject.run(_every_kind_or_refusal)
     refused = [each for each in by_rank if isinstance(each, str)]
     if refused:
-        expect(len(refused) == len(by_rank), f"it is refused on some ranks alone: {refused[0]}")
+        expect(len(refused) == len(by_rank), f"it is refused only on some ranks: {refused[0]}")
         raise NotApplicable(refused[0])
     for rank, results in enumerate(by_rank):
         assert not isinstance(results, str)
@@ -207,11 +207,11 @@ def check_state_of_every_kind(subject: StrategySubject) -> None:
         for after, (resumed, again) in enumerate(continued, 1):
             who = f"rank {rank}, continued after step {after}"
             expect_identical(resumed, whole, who, "the run that was never interrupted")
-            expect(again == calls, f"{who}: the module's own state is {again}, and not {calls}")
+            expect(again == calls, f"{who}: the module's extra state is {again}, not {calls}")
 
 
 def _every_kind_or_refusal(subject: StrategySubject) -> list[tuple[Trained, int]] | str:
-    # The strategy may refuse its optimizer, or the parameter without dims.
+    # The strategy may refuse the optimizer, or the 0-dim parameter.
     for counts, scalar in ((True, True), (True, False), (False, True), (False, False)):
         try:
             return _every_kind(subject, _Everything(counts=counts, scalar=scalar))
@@ -230,7 +230,7 @@ def _every_kind(subject: StrategySubject, recipe: Recipe) -> list[tuple[Trained,
 
 
 class _BegunWith(RecipeModule):
-    """Begins with the weights of `begins_with`."""
+    """Begins with the weights `begins_with`."""
 
     begins_with: Mapping[str, Tensor] = {}
 
@@ -241,7 +241,7 @@ class _BegunWith(RecipeModule):
 
 @dataclass
 class _TakesWeights(Callback):
-    """Loads the weights alone of a checkpoint of a whole run, as an evaluation does."""
+    """Loads only the weights of a checkpoint of a whole run, as an evaluation does."""
 
     path: str
 
@@ -252,7 +252,7 @@ class _TakesWeights(Callback):
 
 @check(world_sizes=(2,))
 def check_weights_alone(subject: StrategySubject) -> None:
-    """Begun with a checkpoint's weights alone, a run has nothing else of it, to the last bit."""
+    """A run that begins with only the weights of a checkpoint has nothing else of it."""
     for rank, (from_file, by_hand) in enumerate(subject.run(_from_weights)):
         expect_identical(
             from_file, by_hand, f"rank {rank}, with weights alone", "a run whose module began with them"
@@ -272,7 +272,7 @@ def _from_weights(subject: StrategySubject) -> tuple[Trained, Trained]:
 
 
 class _Validated(RecipeModule):
-    """Keeps what validations compute."""
+    """Keeps the inputs and outputs of validations."""
 
     def __init__(self, recipe: Recipe, batch_size: int) -> None:
         super().__init__(recipe, batch_size)
@@ -287,14 +287,14 @@ class _Validated(RecipeModule):
 
 
 VALIDATED: Mapping[str, Any] = {"module_class": _Validated, "val_check_interval": 4}
-"""After steps 2 and 4 of each epoch's 5."""
+"""Validations after steps 2 and 4 of each epoch's 5."""
 TRIED_FIRST: Mapping[str, Any] = {"num_sanity_val_steps": 2, "inference_mode": True}
-"""Buffers that a strategy fills in its first forward are then an evaluation's."""
+"""A strategy that fills buffers in its first forward then fills them in an evaluation."""
 
 
 @check
 def check_validation_changes_nothing(subject: StrategySubject) -> None:
-    """A run with validations and checkpoints in between has every bit of one without."""
+    """A run with validations and checkpoints is bitwise equal to one without."""
     for rank, (alone, between) in enumerate(subject.run(_with_and_without)):
         expect_identical(between, alone, f"rank {rank}, with validations", "the run without")
 
@@ -308,7 +308,7 @@ def _with_and_without(subject: StrategySubject) -> tuple[Trained, Trained]:
 
 @dataclass
 class _Saved(Callback):
-    """After some validations a checkpoint, and how far what was evaluated is from the checkpoint's weights."""
+    """Saves a checkpoint after some validations, and compares their outputs with those of its weights."""
 
     folder: str
     steps: Sequence[int] = (4, 7, 14)
@@ -333,20 +333,22 @@ class _Saved(Callback):
 
 @check
 def check_checkpoint_is_what_was_evaluated(subject: StrategySubject) -> None:
-    """What a validation computes is what a checkpoint of that step computes, loaded here or in plain PyTorch."""
+    """A validation's outputs are those of a checkpoint of that step, loaded here or in plain PyTorch."""
     close = 10 * TOLERANCES["32-true"]
     for rank, (saved, loaded) in enumerate(subject.run(_evaluated_and_saved)):
-        expect(len(saved.evaluated) == len(saved.steps), f"rank {rank} hasn't validated after each 2 steps")
+        expect(
+            len(saved.evaluated) == len(saved.steps), f"rank {rank} hasn't validated after every second step"
+        )
         for index, (ours, theirs) in enumerate(zip(saved.evaluated, loaded)):
             where = f"validation {index} on rank {rank}"
             expect(
                 saved.apart[index] <= close,
-                f"{where} computes what is {saved.apart[index]:.2g} away from what its checkpoint's weights "
-                "compute in plain PyTorch",
+                f"{where} has outputs that differ by {saved.apart[index]:.2g} from those of its checkpoint's weights "
+                "in plain PyTorch",
             )
             expect(
                 len(ours) == len(theirs) and all(map(torch.equal, ours, theirs)),
-                f"{where} isn't repeated by validating its checkpoint",
+                f"{where} has other outputs than a validation of its checkpoint",
             )
 
 
@@ -366,10 +368,10 @@ def _evaluated_and_saved(subject: StrategySubject) -> tuple[_Saved, list[list[Te
 
 @check
 def check_ranks_after_fit(subject: StrategySubject) -> None:
-    """After `fit` every rank's module has the parameters and buffers of a checkpoint, where it has whole ones."""
+    """After `fit`, every rank's module has a checkpoint's parameters and buffers, as far as they aren't sharded."""
     by_rank = subject.run(_left)
     if not any(left for left, _ in by_rank):
-        raise NotApplicable("no rank is left with whole parameters or buffers")
+        raise NotApplicable("no rank has full parameters or buffers after the fit")
     for rank, (left, weights) in enumerate(by_rank):
         known = {name: weights[name] for name in left}
         expect_close(left, known, 0.0, f"after the fit, rank {rank}", "a checkpoint of the last step")
@@ -377,7 +379,7 @@ def check_ranks_after_fit(subject: StrategySubject) -> None:
 
 @dataclass
 class _IsLeftSharded(Callback):
-    """Finds out whether a run leaves each rank with its own shards."""
+    """Finds out whether each rank is left with its own shards after a run."""
 
     found: bool = False
 
@@ -387,7 +389,7 @@ class _IsLeftSharded(Callback):
 
 def _left(subject: StrategySubject) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Train twice; return the module's full tensors, and those saved at the end. Run by every rank."""
-    # Saving a module may make it equal on all ranks.
+    # Train a second time for the checkpoint: saving may make the module equal on all ranks.
     module, sharded = module_of(subject, STATEFUL), _IsLeftSharded()
     trainer = subject.trainer(
         max_steps=STATEFUL.steps, accumulate_grad_batches=STATEFUL.accumulate, callbacks=[sharded]

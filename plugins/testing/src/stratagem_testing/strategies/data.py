@@ -1,4 +1,4 @@
-"""Batches of every shape, and samples that don't divide evenly."""
+"""Batches of any structure, and numbers of samples that don't divide evenly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Nested(Recipe):
     def loss(self, net: nn.Module, batch: Any) -> Tensor:
         record, (first, nothing) = batch["in"]
         kinds = (type(batch), type(record), type(record.pair), type(batch["names"][0]), record.note, nothing)
-        expect(kinds == (dict, _Record, _Pair, str, "kept", None), f"a nested batch came as {kinds}")
+        expect(kinds == (dict, _Record, _Pair, str, "kept", None), f"a nested batch arrived as {kinds}")
         expect(
             bool((first[:, 0] == record.pair.x[:, 0]).all()), "parts of a nested batch don't belong together"
         )
@@ -60,19 +60,19 @@ class _Nested(Recipe):
 
 @check
 def check_nested_batches(subject: StrategySubject) -> None:
-    """Dicts, lists, named tuples and dataclasses of tensors and of other things arrive as they were made."""
+    """Dicts, lists, named tuples and dataclasses of tensors and other values arrive as they were made."""
     expect_parity(subject, _Nested())
 
 
 @check
 def check_uneven_samples(subject: StrategySubject) -> None:
-    """A number of samples that neither ranks nor batches divide is trained as in one process."""
+    """If the number of samples isn't divisible by ranks and batch size, training has one process's results."""
     expect_parity(subject, Recipe(samples=45, epochs=2, steps=None))
 
 
 @dataclass(frozen=True)
 class _Numbered(Recipe):
-    """Its batches tell which samples they are."""
+    """A recipe whose batches have the indices of their samples."""
 
     samples: int = 48
     epochs: int | None = 2
@@ -85,7 +85,7 @@ class _Numbered(Recipe):
 
 @dataclass
 class Seen(Callback):
-    """Keeps the numbers of the samples of each epoch."""
+    """Records the indices of each epoch's samples."""
 
     epochs: list[list[int]] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ class Seen(Callback):
 
 @check
 def check_every_sample_once(subject: StrategySubject) -> None:
-    """In each epoch the ranks together see every sample exactly once, in another order than before."""
+    """In each epoch, the ranks together see every sample exactly once, in a new order."""
     by_rank = subject.run(_epochs_seen)
     copies = subject.processes() // subject.shares()
     orders = []
@@ -110,8 +110,8 @@ def check_every_sample_once(subject: StrategySubject) -> None:
         missing, extra = set(expected) - set(seen), len(seen) - len(expected)
         expect(
             sorted(seen) == expected,
-            f"in epoch {epoch} the ranks see {len(seen)} samples, {extra:+d} of what they should; "
-            f"{len(missing)} of {_Numbered.samples} never come",
+            f"in epoch {epoch} the ranks see {len(seen)} samples, {extra:+d} compared with the expected number; "
+            f"{len(missing)} of {_Numbered.samples} are missing",
         )
         orders.append(seen)
     expect(orders[0] != orders[1], "both epochs have the same order")
@@ -128,11 +128,11 @@ class _Ragged(Recipe):
     epochs: int | None = 2
     steps: int | None = None
     falling: bool = False
-    """Later ranks have fewer batches."""
+    """Whether later ranks have fewer batches."""
 
 
 class _Unequal(IterableDataset[Any]):
-    """Data rank r of n has 4 + r batches; with `falling`, 4 + (n - 1 - r)."""
+    """A dataset of 4 + r batches on data rank r of n; with `falling`, 4 + (n - 1 - r)."""
 
     def __init__(self, module: RecipeModule) -> None:
         self.samples: Any = module.recipe.dataset()
@@ -152,7 +152,7 @@ class _UnequalModule(RecipeModule):
 
 @check(world_sizes=(2, 4))
 def check_uneven_inputs(subject: StrategySubject) -> None:
-    """Ranks with different numbers of batches end each epoch together, after the fewest, and none hangs."""
+    """Ranks with different numbers of batches end each epoch together, after the smallest number, without a hang."""
     recipes = (_Ragged(), _Ragged(falling=True, accumulate=3))
     by_rank = subject.run(_unequal, recipes)
     for index, recipe in enumerate(recipes):
@@ -161,11 +161,11 @@ def check_uneven_inputs(subject: StrategySubject) -> None:
         with naming(recipe):
             expect(
                 steps == [expected] * len(ranks),
-                f"ranks with 4, 5, … batches make {steps} steps, and not {expected} each",
+                f"ranks with 4, 5, … batches make {steps} steps, not {expected} each",
             )
             outputs = [trained.outputs for trained in ranks]
             apart = max(float((other - outputs[0]).abs().max()) for other in outputs)
-            expect(apart <= subject.tolerance(), f"afterwards the ranks' modules are {apart:.2g} apart")
+            expect(apart <= subject.tolerance(), f"after training, the ranks' outputs are {apart:.2g} apart")
 
 
 def _unequal(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained]:

@@ -1,4 +1,4 @@
-"""A strategy's declaration before it is chosen, and what it refuses."""
+"""A strategy's declaration before it is selected, and what it refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import train
 
 LIGHT_SHARE = 0.3
-"""CPU time that importing a plugin may take, as a share of what the core's catalogue takes in the same process."""
+"""Limit of the CPU time to import a plugin, as a share of that of the core's catalogue in the same process."""
 _TRIALS = 3
 
 _PROGRAM = """
@@ -38,16 +38,17 @@ print(plugin_s / core_s, *sorted(heavy))
 
 @check(world_sizes=(1,))
 def check_light_plugin(subject: StrategySubject) -> None:
-    """Importing what its entry point names takes little more time than the core, and imports no torch."""
+    """Importing the module of its entry point is fast, and imports neither torch nor other heavy libraries."""
     if not isinstance(subject.strategy, str):
-        raise NotApplicable("it is no distribution's: there is no entry point")
+        raise NotApplicable("it is not from a distribution, so it has no entry point")
     origin = load_catalogue().find("strategy", subject.strategy).origin
     (found,) = importlib_metadata.entry_points(group=GROUP, name=origin.entry_point)
     shares = []
     for _ in range(_TRIALS):  # the first one may compile bytecode
         share, heavy = _imported(found.module)
         expect(
-            not heavy, f"importing {found.module} imports {', '.join(heavy)}: do it in the strategy's module"
+            not heavy,
+            f"importing {found.module} imports {', '.join(heavy)}: import it in the strategy's module",
         )
         if share <= LIGHT_SHARE:
             return
@@ -60,7 +61,7 @@ def check_light_plugin(subject: StrategySubject) -> None:
 
 
 def _imported(module: str) -> tuple[float, list[str]]:
-    """Return the CPU time of importing a module as a share of the core's, and which heavy modules it imports."""
+    """Return a module's import time as a share of the core's, and the heavy modules that it imports."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     program = [sys.executable, "-c", _PROGRAM.format(module=module)]
     done = subprocess.run(program, env=environ, capture_output=True, text=True, check=False)
@@ -71,13 +72,14 @@ def _imported(module: str) -> tuple[float, list[str]]:
 
 @check(world_sizes=(1, 2))
 def check_refuses_undeclared(subject: StrategySubject) -> None:
-    """What it doesn't declare, and a setting that it doesn't have, is refused in a sentence before training."""
+    """Undeclared features and precisions, and unknown settings, are refused before training with a reason."""
     for what, refused in subject.run(_try_undeclared)[0]:
-        expect(refused is not None, f"{what} isn't declared, and isn't refused either")
+        expect(refused is not None, f"{what} isn't declared, but isn't refused")
         assert refused is not None
         kind, message = refused
         expect(
-            kind, f"{what} is refused by a {message.partition(':')[0]} that isn't meant for people: {message}"
+            kind,
+            f"{what} is refused by a {message.partition(':')[0]}, which isn't an error for users: {message}",
         )
         expect(len(message) > 20, f"{what} is refused without a reason: {message!r}")
 
@@ -103,13 +105,13 @@ def _try_undeclared(subject: StrategySubject) -> list[tuple[str, tuple[bool, str
 
 
 def _refusal(subject: StrategySubject, recipe: Recipe) -> tuple[bool, str] | None:
-    """Whether a run is refused for people, and how; None where it isn't."""
+    """Return whether a run is refused by an error for users, and its message; None if it isn't refused."""
     try:
         train(subject, recipe)
     except UsageError as error:
         return True, str(error)
     except TypeError as error:
-        # A class that was given itself, and not by name, refuses unknown keywords as Python does.
+        # If the subject has a class, not a name, Python itself refuses unknown keywords.
         return not isinstance(subject.strategy, str), f"TypeError: {error}"
     except Exception as error:
         return False, f"{type(error).__name__}: {error}"

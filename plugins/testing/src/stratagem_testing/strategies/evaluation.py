@@ -15,8 +15,8 @@ from stratagem_testing.recipe import Recipe
 from stratagem_testing.subject import StrategySubject
 from stratagem_testing.trained import RecipeModule, naming
 
-COUNT = 33  # on 2 and on 4 ranks, one has a batch of 4 more than the others
-FEW = 3  # of 4 ranks, one has none
+COUNT = 33  # on 2 and on 4 ranks, one rank has a batch more than the others
+FEW = 3  # one of 4 ranks has no sample
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Numbered(Recipe):
 
 
 class _Evaluated(RecipeModule):
-    """Counts samples, and sums their numbers and the squares of these."""
+    """Logs the number of samples, the sum of their indices, and the sum of the squares of these."""
 
     def __init__(self, samples: int = COUNT, batch_size: int = 4) -> None:
         super().__init__(_Numbered(samples=samples), batch_size)
@@ -56,7 +56,7 @@ class _Evaluated(RecipeModule):
 
 @check
 def check_evaluation_once(subject: StrategySubject) -> None:
-    """Validate and test count every sample exactly once, and give the metrics of one process."""
+    """Validate and test use every sample exactly once, and return the metrics of one process."""
     by_rank = subject.run(_evaluate)
     for index, (stage, samples) in enumerate((("validate", COUNT), ("test", COUNT), ("validate", FEW))):
         with naming(f"{samples} samples"):
@@ -86,7 +86,7 @@ def _expect_metrics(
         for name, value in expected.items():
             expect(
                 abs(metrics[name] - value) <= subject.tolerance() * max(1.0, abs(value)),
-                f"{stage} on rank {rank} has {name} = {metrics[name]:g}, and one process {value:g}",
+                f"{stage} on rank {rank} has {name} = {metrics[name]:g}, but one process {value:g}",
             )
 
 
@@ -96,7 +96,7 @@ def _evaluate(subject: StrategySubject) -> list[dict[str, float]]:
 
 
 class _InHalves(_Evaluated):
-    """Logs one value of 255, and then ones: added up in bfloat16, these change nothing any more."""
+    """Logs one value of 255, and then ones. In a bfloat16 sum, the ones would be lost."""
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         value = torch.where(batch[2] == 1, 255.0, 1.0).bfloat16().squeeze()
@@ -107,7 +107,7 @@ class _InHalves(_Evaluated):
 
 @check
 def check_metrics_in_bf16(subject: StrategySubject) -> None:
-    """Metrics logged in bfloat16 are added up, over batches and over ranks, as exactly as any others."""
+    """Metrics logged in bfloat16 are reduced over batches and ranks without loss of precision."""
     expected = {"sum": 254.0 + COUNT, "mean": 254.0 / COUNT + 1, "max": 255.0}
     _expect_metrics(subject, "validate", subject.run(_evaluate_halves), expected)
 
@@ -118,7 +118,7 @@ def _evaluate_halves(subject: StrategySubject) -> dict[str, float]:
 
 @check
 def check_predict_in_order(subject: StrategySubject) -> None:
-    """Predict returns every sample's prediction exactly once, in the order of the data."""
+    """Predict returns each sample's prediction exactly once, in the order of the data."""
     recipe = _Numbered()
     with torch.no_grad():
         expected = recipe.net()(recipe.dataset()[:][0])

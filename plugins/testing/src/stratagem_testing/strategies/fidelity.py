@@ -1,4 +1,4 @@
-"""What a training does to its own parameters: freezing, changes in place, attributes, lists and hooks."""
+"""What a training step may do with its parameters: freeze them, change them in place, add attributes and hooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stratagem_testing.trained import expect_parity, expect_parity_or_refusal
 
 
 class _Counted(nn.Sequential):
-    """Knows how many losses have been computed of it."""
+    """Counts the losses that were computed with it."""
 
     losses = 0
 
@@ -47,7 +47,7 @@ class _Fidelity(Recipe):
         return super().loss(net, batch)
 
     def before_loss(self, net: _Counted) -> None:
-        """Called first thing in a step."""
+        """Called at the beginning of a step."""
 
 
 # Freezing -----------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class _Fidelity(Recipe):
 
 @dataclass(frozen=True)
 class _TwoLosses(_Fidelity):
-    """Two losses as in adversarial training: the second one gives a part of the net no gradients."""
+    """Two losses, as in adversarial training. The second one gives a layer no gradients."""
 
     layer: int = 0
 
@@ -70,13 +70,13 @@ class _TwoLosses(_Fidelity):
 
 @check
 def check_frozen_for_one_loss(subject: StrategySubject) -> None:
-    """What a step freezes for one of its losses gets the gradients of the others alone."""
+    """A layer that a step freezes for one of its losses gets only the gradients of the others."""
     expect_parity(subject, _TwoLosses(), _TwoLosses(layer=2))
 
 
 @dataclass(frozen=True)
 class _InMidRun(_Fidelity):
-    """The optimizer has all parameters all the time."""
+    """Freezes and unfreezes layers between steps. The optimizer has all parameters all the time."""
 
     def net(self) -> nn.Module:
         net = _net()
@@ -93,7 +93,7 @@ class _InMidRun(_Fidelity):
 
 @check
 def check_frozen_in_mid_run(subject: StrategySubject) -> None:
-    """What is unfrozen between two steps trains from then on, what is frozen stays as it is; or it is refused."""
+    """Layers that are unfrozen between two steps train from then on, and frozen ones don't; or it is refused."""
     expect_parity_or_refusal(subject, _InMidRun(), UsageError)
 
 
@@ -106,7 +106,7 @@ class _FromAStepOn(_Fidelity):
 
 @check
 def check_frozen_within_a_step(subject: StrategySubject) -> None:
-    """What a step freezes stays frozen in the following steps, until one unfreezes it; or it is refused."""
+    """Layers that a step freezes stay frozen in the next steps, until one unfreezes them; or it is refused."""
     expect_parity_or_refusal(subject, _FromAStepOn(), UsageError)
 
 
@@ -129,12 +129,12 @@ class _Clamped(_Fidelity):
 
 @check
 def check_changes_in_place(subject: StrategySubject) -> None:
-    """Parameters that a step clamps, under no_grad or through `.data`, go on from the clamped values."""
+    """Parameters that a step clamps, under no_grad or through `.data`, train on from the clamped values."""
     expect_parity(subject, _Clamped(), _Clamped(through_data=True))
 
 
 class _WithTarget(nn.Module):
-    """A net, and a frozen one that follows it as a moving average."""
+    """A net, and a frozen one whose parameters are a moving average of the first's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,11 +168,11 @@ class _Following(Recipe):
 
 @check
 def check_target_network(subject: StrategySubject) -> None:
-    """A target network that a step moves towards the trained one has the values of one process."""
+    """A target network, the moving average of the trained network, has the values of one process."""
     expect_parity(subject, _Following())
 
 
-# What hangs on parameters ---------------------------------------------------------------------------------
+# What depends on parameter objects ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -197,12 +197,12 @@ class _Marked(_Fidelity):
 
 @check
 def check_parameter_attributes(subject: StrategySubject) -> None:
-    """Attributes that a module's code gave its parameters are there when the optimizers are made."""
+    """Attributes that a module sets on its parameters are there when the optimizers are made."""
     expect_parity(subject, _Marked())
 
 
 class _Listing(_Counted):
-    """Keeps its parameters in lists, too, as for groups of the optimizer."""
+    """Also keeps its parameters in lists, as for groups of an optimizer."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         super().__init__(*modules)
@@ -226,7 +226,7 @@ class _Listed(_Fidelity):
 
 @check
 def check_parameter_lists(subject: StrategySubject) -> None:
-    """Parameters that a module keeps in lists, and gives the optimizer from there, train."""
+    """Parameters that a module keeps in lists, and passes to the optimizer from there, are trained."""
     expect_parity(subject, _Listed())
 
 
@@ -242,7 +242,7 @@ def _grow(parameter: Tensor) -> None:
 @dataclass(frozen=True)
 class _Hooked(_Fidelity):
     accumulated: bool = False
-    """Hooks that run once a gradient has been accumulated."""
+    """Whether to use hooks that run after a gradient was accumulated."""
 
     def net(self) -> nn.Module:
         net = _net()
@@ -256,7 +256,7 @@ class _Hooked(_Fidelity):
 
 @check
 def check_parameter_hooks(subject: StrategySubject) -> None:
-    """Hooks on parameters that scale gradients do so once per backward."""
+    """Hooks on parameters that scale gradients are called once per backward."""
     expect_parity(
         subject,
         _Hooked(),

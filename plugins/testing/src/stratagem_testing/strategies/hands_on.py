@@ -1,4 +1,4 @@
-"""Your own training loop, where it works on gradients, steps and tensors itself."""
+"""Your own training loop, if it changes gradients, steps and tensors itself."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from stratagem_testing.workers import shared_workers
 
 STEPS, BATCH = 4, 12
 _ALL_RANKS_S = 60.0
-"""How long a rank that refuses waits for the others to refuse, too."""
+"""How long a rank that has refused waits for the others to refuse, too."""
 
 
 class _Run:
-    """The interface that the loops below use, in plain torch: one process has the samples of all ranks."""
+    """The interface of the loops below, in plain torch: one process has the samples of all ranks."""
 
     rank, ranks = 0, 1
 
@@ -38,7 +38,7 @@ class _Run:
         self._replaced = subject.optimizer or (lambda optimizer: optimizer)
 
     def sgd(self, module: nn.Module, momentum: float = 0.0) -> Optimizer:
-        """Make the optimizer that the strategy is tried with."""
+        """Return the optimizer that the strategy is tried with."""
         return self._replaced(SGD(module.parameters(), lr=0.1, momentum=momentum))
 
     def setup(self, module: nn.Module, *optimizers: Optimizer) -> Any:
@@ -60,7 +60,7 @@ class _Run:
             each.load_state_dict(copy.deepcopy(each.state_dict()))
 
     def batches(self, seed: int = 11) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's samples of each global batch, which are larger on later ranks."""
+        """Yield this rank's samples of each global batch. Samples of later ranks are larger."""
         generator = torch.Generator().manual_seed(seed)
         own = slice(self.rank * BATCH // self.ranks, (self.rank + 1) * BATCH // self.ranks)
         for _ in range(STEPS):
@@ -72,7 +72,7 @@ class _Run:
         return tensor
 
     def loss(self, model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the loss of this rank's samples; the mean over ranks is to be one process's."""
+        """Return the loss of this rank's samples. The mean over ranks must be that of one process."""
         loss = F.mse_loss(model(batch[0]), batch[1])
         self.record.append(_Value("the loss", float(loss.detach()), of_rank=True))
         return loss
@@ -83,7 +83,7 @@ class _Run:
 
 
 class _StrategyRun(_Run):
-    """The same interface on a `Runtime`."""
+    """The interface of the loops below, with a `Runtime`."""
 
     def __init__(self, subject: StrategySubject, runtime: Any, folder: str) -> None:
         super().__init__(subject)
@@ -92,7 +92,7 @@ class _StrategyRun(_Run):
         self._set_up, self.backward, self.no_sync = runtime.setup, runtime.backward, runtime.no_sync  # type: ignore[method-assign]  # the instance's, on purpose
 
     def save_and_load(self, model: Any, optimizer: Any, others: dict[str, Any]) -> None:
-        # What setup returned is kept and loaded without being named.
+        # Objects that setup returned are saved and loaded even if they aren't named.
         self.runtime.save(f"{self.folder}/middle", others)
         self.runtime.load(f"{self.folder}/middle", others)
 
@@ -105,7 +105,7 @@ class _Value:
     name: str
     value: float
     of_rank: bool = False
-    """Whether it is of this rank's samples, so that the ranks' mean is compared."""
+    """Whether it is of this rank's samples. Then the mean over ranks is compared."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ _Loop = Callable[[_Run], None]
 def _net() -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        # Five rows, which don't divide equally into shards.
+        # Layers with five rows and three rows, which two ranks can't shard equally.
         return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
@@ -296,7 +296,7 @@ def _steps_without_an_optimizer(run: _Run) -> None:
 
 
 class _Centralized(SGD):
-    """Removes each gradient's mean from it, where the group says so: it needs the whole gradient."""
+    """Subtracts each gradient's mean if the group has the option. That needs the whole gradient."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -410,7 +410,7 @@ def _clip_of_an_older_list(run: _Run) -> None:
 
 @check(world_sizes=(1, 2))
 def check_own_backwards(subject: StrategySubject) -> None:
-    """A loop's own backwards, windows and caught exceptions train as in plain PyTorch, or are refused."""
+    """A loop's own backwards, accumulation and caught exceptions have plain PyTorch's results, or are refused."""
     _expect_equal_or_refused(
         subject,
         _raw_backward,
@@ -424,7 +424,7 @@ def check_own_backwards(subject: StrategySubject) -> None:
 
 @check(world_sizes=(1, 2))
 def check_own_steps(subject: StrategySubject) -> None:
-    """A loop's closures, schedules and late optimizers step as in plain PyTorch, or are refused."""
+    """A loop's closures, schedulers and late optimizers have plain PyTorch's results, or are refused."""
     _expect_equal_or_refused(
         subject,
         _step_with_closure,
@@ -439,7 +439,7 @@ def check_own_steps(subject: StrategySubject) -> None:
 
 @check(world_sizes=(1, 2))
 def check_own_gradients(subject: StrategySubject) -> None:
-    """Gradients that a loop and step hooks read are one process's, or they are refused."""
+    """Gradients that a loop and step hooks read are those of one process, or they are refused."""
     _expect_equal_or_refused(
         subject,
         _values_of_gradients,
@@ -451,7 +451,7 @@ def check_own_gradients(subject: StrategySubject) -> None:
 
 @check(world_sizes=(1, 2))
 def check_own_tensors(subject: StrategySubject) -> None:
-    """Parameters that a loop reads and writes are the whole ones, or it is refused."""
+    """Parameters that a loop reads and writes are the full ones, or it is refused."""
     _expect_equal_or_refused(subject, _values_of_parameters, _rows_that_are_written, _clip_of_an_older_list)
 
 
@@ -470,7 +470,7 @@ def _expect_same(loop: str, ranks: list[list[_Value]], alone: list[_Value], tole
     for rank, record in enumerate(ranks):
         expect(
             [each.name for each in record] == [each.name for each in alone],
-            f"{loop}: rank {rank} has {len(record)} values, and one process {len(alone)}",
+            f"{loop}: rank {rank} has {len(record)} values, but one process {len(alone)}",
         )
     for index, expected in enumerate(alone):
         values = [record[index].value for record in ranks]
@@ -479,7 +479,7 @@ def _expect_same(loop: str, ranks: list[list[_Value]], alone: list[_Value], tole
         for value in compared:
             expect(
                 abs(value - expected.value) <= tolerance,
-                f"{loop}: {expected.name} (number {count}) is {value:.8g}, and {expected.value:.8g} in one process",
+                f"{loop}: {expected.name} (number {count}) is {value:.8g}, but {expected.value:.8g} in one process",
             )
 
 
@@ -508,11 +508,11 @@ def _tried(subject: StrategySubject, loop: _Loop) -> _Came:
                 f"{_described(loop)}: no rank refused it, and it ended with {said}"
             ) from error
         if not _all_refuse(folder, subject.processes()):
-            raise ConformanceError(f"{_described(loop)}: some ranks alone refused it: {said}") from error
+            raise ConformanceError(f"{_described(loop)}: only some ranks refused it: {said}") from error
         return _Came(refusal=said)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise ConformanceError(f"{_described(loop)}: an error that no sentence explains: {said}") from error
+        raise ConformanceError(f"{_described(loop)}: an error without an explanation: {said}") from error
 
 
 def _in_run(runtime: Any, subject: StrategySubject, loop: _Loop, folder: str) -> list[_Value]:
@@ -521,13 +521,13 @@ def _in_run(runtime: Any, subject: StrategySubject, loop: _Loop, folder: str) ->
 
 def _recorded(run: _Run, loop: _Loop) -> list[_Value]:
     loop(run)
-    with torch.no_grad():  # shows what the last step did
+    with torch.no_grad():  # records the effect of the last step
         run.loss(run.model, next(run.batches()))
     return run.record
 
 
 def _all_refuse(folder: Path, ranks: int) -> bool:
-    """Return whether all ranks refuse. A rank that doesn't may wait for this one."""
+    """Return whether all ranks refuse. A rank that doesn't refuse may wait for this one forever."""
     (folder / f"refused-{os.environ.get('RANK', '0')}").touch()
     deadline = time.monotonic() + _ALL_RANKS_S
     while time.monotonic() < deadline:

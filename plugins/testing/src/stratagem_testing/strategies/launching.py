@@ -1,4 +1,4 @@
-"""Starting a run's processes by every start method, and ending them when one fails."""
+"""Start a run's processes by each start method, and end them when one fails."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @check(world_sizes=(2,))
 def check_start_methods(subject: StrategySubject) -> None:
-    """Processes start by each declared start method, form one group, and bring rank 0's value back."""
+    """Processes start by each declared start method, form one group, and return rank 0's value."""
     _refuse_one_process(subject)
     for method in subject.capabilities.start_methods:
         ranks = subject.alone(_start, method, timeout_s=TIMEOUT_S)
         expect(
             ranks == [0, 1],
-            f"started with start_method={method!r}, the processes take themselves for ranks {ranks}",
+            f"started with start_method={method!r}, the processes have the ranks {ranks}",
         )
 
 
@@ -52,13 +52,13 @@ def _ones(runtime: Runtime) -> Tensor:
 
 @check(world_sizes=(2,))
 def check_rank_raises(subject: StrategySubject) -> None:
-    """An exception in one rank ends the run within seconds, with its rank and its traceback."""
+    """An exception in one rank ends the run, and its error has the rank and the traceback."""
     for how, words, function in (
         ("raise", "the third batch is cursed", "training_step"),
         ("raise in backward", "the third gradient is cursed", "curse_gradient"),
     ):
         failed = _failed(subject, how)
-        expect(failed.rank == 1, f"rank 1 raised, and rank {failed.rank} is named: {failed.message}")
+        expect(failed.rank == 1, f"rank 1 raised, but rank {failed.rank} is named: {failed.message}")
         expect(words in failed.message, f"the error lacks the rank's exception: {failed.message}")
         expect(
             f"in {function}" in failed.traceback,
@@ -68,21 +68,21 @@ def check_rank_raises(subject: StrategySubject) -> None:
 
 @check(world_sizes=(2,))
 def check_rank_killed(subject: StrategySubject) -> None:
-    """A rank that is ended by SIGKILL ends the run within seconds, and is named."""
+    """A rank that is killed by SIGKILL ends the run, and is named."""
     failed = _failed(subject, "kill")
-    expect(failed.rank == 1, f"rank 1 was killed, and rank {failed.rank} is named: {failed.message}")
+    expect(failed.rank == 1, f"rank 1 was killed, but rank {failed.rank} is named: {failed.message}")
     expect("SIGKILL" in failed.message, f"the signal isn't named: {failed.message}")
 
 
 class _Cursed(RecipeModule):
-    """Fails on rank 1 in its third batch, while the others go on."""
+    """Fails on rank 1 in its third batch, while other ranks continue."""
 
     how = "raise"
     folder = ""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 2 and self.global_rank == 1 and self.how not in ("kill", "raise"):
-            # Fail between two layers, when a strategy may have gathered or reduced only some of them.
+            # Fail between two layers, where a strategy may have gathered or reduced only some of them.
             self.net.get_submodule("2").register_forward_hook(_curse)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
@@ -114,9 +114,9 @@ class _Failed:
 
 def _failed(subject: StrategySubject, how: str) -> _Failed:
     _refuse_one_process(subject)
-    # Ranks that wait for the failed one would wait for 30 minutes, and the task would count as hanging.
+    # Without this timeout, ranks would wait for the failed one for up to 30 minutes.
     failed: _Failed | None = subject.alone(_fail, how, timeout_s=TIMEOUT_S)
-    expect(failed is not None, "the failure of a rank is swallowed: fit returns as if all were well")
+    expect(failed is not None, "the failure of a rank is lost: fit returns as if there was none")
     assert failed is not None
     left = [pid for pid in _pids(subject.folder) if _runs(pid)]
     for pid in left:
@@ -149,7 +149,7 @@ def _pids(folder: str) -> list[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process still runs a second from now; one that has ended may wait to be reaped."""
+    """Return whether a process is still running after a second. One that has ended may wait to be reaped."""
     for _ in range(20):
         try:
             if _state(pid) == "Z":
@@ -162,7 +162,7 @@ def _runs(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """The process's state as one letter, on Linux."""
+    """Return the process's state as one letter, on Linux; "" elsewhere."""
     if not os.path.isdir("/proc/self"):
         return ""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

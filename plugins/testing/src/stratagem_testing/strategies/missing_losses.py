@@ -1,4 +1,4 @@
-"""Batches that add nothing: a step that returns None, on all ranks or on some."""
+"""Steps that return None, on all ranks or on some."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stratagem_testing.trained import expect_parity, expect_parity_or_refusal
 
 @dataclass(frozen=True)
 class _SomeBatches(Recipe):
-    """In windows of 4: without the last, without the first, without any, and without all but the second."""
+    """Windows of 4 micro-batches, of which the last, the first, all, and all but the second have no loss."""
 
     steps: int | None = 8
     accumulate: int = 4
@@ -46,13 +46,13 @@ class _EveryThird(_SomeBatches):
 
 @check
 def check_missing_losses(subject: StrategySubject) -> None:
-    """Where all ranks return None, the micro-batch adds nothing; a step of such alone changes nothing."""
+    """If all ranks return None, a micro-batch adds nothing. A step of only such micro-batches changes nothing."""
     expect_parity(subject, _SomeBatches(), _EveryThird())
 
 
 @dataclass(frozen=True)
 class _SomeRanks(_SomeBatches):
-    """About half of the samples have no loss, so that for a rank with few of them there may be none."""
+    """About half of the samples have no loss. A rank with few samples may have none with a loss."""
 
     steps: int | None = 20
     accumulate: int = 2
@@ -78,5 +78,5 @@ class _SomeRanks(_SomeBatches):
 
 @check(world_sizes=(2, 4))
 def check_some_ranks_without_loss(subject: StrategySubject) -> None:
-    """A rank that returns None counts as one whose loss is 0; or the run ends in a DataError within seconds."""
+    """A rank that returns None counts as one with a loss of 0; or the run ends with a DataError."""
     expect_parity_or_refusal(subject, _SomeRanks(), DataError)

@@ -1,4 +1,4 @@
-"""Modules that aren't a plain stack of trained layers."""
+"""Modules with special parameters: unused, tied, sparse, frozen, or different on each rank; and with buffers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _seeded(seed: int, kind: type[nn.Module]) -> nn.Module:
 
 
 class _Spare(nn.Module):
-    """Has a layer that no forward uses."""
+    """Has a layer that its forward doesn't use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class _Unused(Recipe):
 
 @check
 def check_unused_parameters(subject: StrategySubject) -> None:
-    """Parameters that no forward uses stay as they were, and the others train."""
+    """Parameters that no forward uses keep their values, and the others train."""
     expect_parity(subject, _Unused())
 
 
 class _Gated(nn.Module):
-    """Has a layer that a forward uses for some samples alone."""
+    """Has a layer that its forward uses only for some samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _SeldomUsed(_Unused):
 
 @check(world_sizes=(2, 4))
 def check_used_on_some_ranks(subject: StrategySubject) -> None:
-    """Parameters that only some ranks use in a step train as in one process; or the run ends in a sentence."""
+    """Parameters that only some ranks use in a step train as in one process; or the run ends with an error."""
     expect_parity_or_refusal(subject, _SeldomUsed(), StratagemError)
 
 
@@ -118,7 +118,7 @@ class _TiedRecipe(Recipe):
 
 @check
 def check_tied_weights(subject: StrategySubject) -> None:
-    """A parameter with two names gets the gradients of both uses, and both names keep its values."""
+    """A parameter with two names gets the gradients of both uses, and both names have its values."""
     expect_parity(subject, _TiedRecipe())
 
 
@@ -142,14 +142,14 @@ def check_sparse_gradients(subject: StrategySubject) -> None:
     if subject.accelerator == "cpu":
         expect_parity(subject, _Sparse())
     else:
-        expect_parity_or_refusal(subject, _Sparse(), ConfigError)  # nccl can't add them up
+        expect_parity_or_refusal(subject, _Sparse(), ConfigError)  # nccl can't reduce sparse gradients
 
 
 @dataclass(frozen=True)
 class _Frozen(Recipe):
     steps: int | None = 8
     everything: bool = False
-    """Give the frozen parameters to the optimizer, too."""
+    """Whether the optimizer also has the frozen parameters."""
 
     def net(self) -> nn.Module:
         net = super().net()
@@ -164,12 +164,12 @@ class _Frozen(Recipe):
 
 @check
 def check_frozen_parameters(subject: StrategySubject) -> None:
-    """Parameters without gradients stay as they are, and are in the checkpoint."""
+    """Frozen parameters keep their values, and are in the checkpoint."""
     expect_parity(subject, _Frozen(), _Frozen(everything=True))
 
 
 class _Counting(nn.Module):
-    """Has buffers that change with every forward, and one that isn't saved."""
+    """Has buffers that each forward changes, one of which isn't saved."""
 
     count: Tensor
     scale: Tensor
@@ -218,13 +218,13 @@ class _Normed(_Buffers):
 
 @check
 def check_buffers(subject: StrategySubject) -> None:
-    """Buffers that a forward changes are the same as in one process, and are in the checkpoint."""
-    # A BatchNorm's statistics are those of the rank's part of the batch.
+    """Buffers that a forward changes have the values of one process, and are in the checkpoint."""
+    # Each rank's BatchNorm has statistics of its own samples only, so that is compared on one rank.
     expect_parity(subject, _Buffers(), *([_Normed()] if subject.world_size == 1 else []))
 
 
 class _Own(_Buffered):
-    """Differs from rank to rank when it is made, in what is frozen, too."""
+    """Has different initial values on each rank, also of frozen parameters and buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,5 +247,5 @@ class _OwnStart(Recipe):
 
 @check
 def check_same_start(subject: StrategySubject) -> None:
-    """Where ranks make different parameters and buffers, all train rank 0's."""
+    """If ranks make different parameters and buffers, all ranks train rank 0's."""
     expect_parity(subject, _OwnStart())

@@ -1,4 +1,4 @@
-"""Steps of optimizers in the hands of the module's own hooks."""
+"""The module's own hooks for optimizer steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _WarmUp(Recipe):
 
     steps: int | None = 8
     by_hand: bool = False
-    """The optimizer itself does what hooks do otherwise."""
+    """Whether the optimizer itself does what the hooks do, in plain torch, where there is no module with hooks."""
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
         kind = _WarmingUp if self.by_hand else torch.optim.SGD
@@ -75,7 +75,7 @@ def _train_each(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Tra
 
 @check(needs=["optimizer_hooks", "norm_clipping"])
 def check_optimizer_hooks(subject: StrategySubject) -> None:
-    """What optimizer_step and its like say of a step holds for it: learning rates, clipping, dropped gradients."""
+    """A module's optimizer_step, configure_gradient_clipping and optimizer_zero_grad apply to its steps."""
     recipes = (_WarmUp(), _WarmUp(accumulate=2))
     by_rank = subject.run(_train_each, recipes)
     for index, recipe in enumerate(recipes):

@@ -1,4 +1,4 @@
-"""Optimizers and learning rate schedulers, by the trainer and by hand."""
+"""Optimizers and learning rate schedulers, stepped by the trainer or manually."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class _Groups(Recipe):
 
 @check
 def check_optimizers(subject: StrategySubject) -> None:
-    """SGD, Adam, AdamW, Adagrad, RMSprop and groups of parameters step as in one process."""
-    # If a gradient is nearly zero, Adam divides one rounding error by another.
+    """SGD, Adam, AdamW, Adagrad, RMSprop and parameter groups step as in one process."""
+    # If a gradient is nearly zero, Adam divides one rounding error by another: allow a larger difference.
     expect_parity(subject, *(_With(kind=kind) for kind in _KINDS), _Groups(), factor=50)
 
 
@@ -78,7 +78,7 @@ _FURTHER: dict[str, Callable[[Any], Optimizer]] = {
     "OwnGlobalNorm": lambda p: OwnGlobalNorm(p, lr=0.1, momentum=0.9),
 }
 _WARMED_UP = ("Adafactor", "OwnGlobalNorm")
-"""Those that are also tried with a rate of 0 at first, at which a strategy sees nothing of what they do."""
+"""Optimizers that are also tried with a rate of 0 at first. A trial of the optimizer at that rate shows nothing."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _train_or_refuse(subject: StrategySubject, recipes: Sequence[Recipe]) -> lis
 
 @check(world_sizes=(1, 2))
 def check_whole_optimizers(subject: StrategySubject) -> None:
-    """Optimizers that need whole tensors, or all gradients at once, step as in one process or are refused."""
+    """Optimizers that need whole tensors, or all gradients together, step as in one process, or are refused."""
     recipes = [_WithFurther(kind=kind) for kind in _FURTHER]
     recipes += [_WithFurther(kind=kind, warms_up=True) for kind in _WARMED_UP]
     by_rank = subject.run(_train_or_refuse, recipes)
@@ -121,7 +121,7 @@ def check_whole_optimizers(subject: StrategySubject) -> None:
         with naming(recipe):
             expect(
                 all(isinstance(result, str) and recipe.kind in result for result in ranks),
-                f"it was refused on some ranks only, or not by its name: {ranks}",
+                f"it was refused only on some ranks, or not by its name: {ranks}",
             )
 
 
@@ -145,7 +145,7 @@ class _Scheduled(Recipe):
 
 @check
 def check_schedulers(subject: StrategySubject) -> None:
-    """Learning rates change per step, per epoch and by a metric as in one process."""
+    """Learning rates change per step, per epoch and by a metric, as in one process."""
     kinds = ("step", "cycle", "cosine")
     plateau = _Scheduled(kind="plateau", monitored=True)
     expect_parity(subject, *(_Scheduled(kind=kind) for kind in kinds), plateau)
@@ -168,7 +168,7 @@ TWO_OPTIMIZERS = _TwoOptimizers()
 
 @check(needs=["several_optimizers"])
 def check_several_optimizers(subject: StrategySubject) -> None:
-    """Two optimizers, each with its part of the parameters, both step."""
+    """Two optimizers, each with some of the parameters, both step as in one process."""
     expect_parity(subject, TWO_OPTIMIZERS, _TwoOptimizers(accumulate=2))
 
 
@@ -197,7 +197,7 @@ class _LineSearch(Recipe):
     closure: bool = True
     global_batch: int = 32
 
-    # In float64, since rounding errors change the decisions of a line search.
+    # float64, because rounding errors change the decisions of a line search.
     def net(self) -> nn.Module:
         return super().net().double()
 
@@ -213,7 +213,7 @@ class _LineSearch(Recipe):
 
 @check(needs=["closure"])
 def check_line_search(subject: StrategySubject) -> None:
-    """An optimizer that decides by a closure's loss, LBFGS along a line, gets the mean over ranks."""
+    """An optimizer that decides by the closure's loss (LBFGS with a line search) gets the mean over ranks."""
     expect_parity(subject, _LineSearch())
 
 
@@ -242,5 +242,5 @@ MANUAL = _Manual()
 
 @check(needs=["manual_backward", "several_optimizers"])
 def check_manual_optimization(subject: StrategySubject) -> None:
-    """A module that runs backward and steps itself, twice per batch, gives the numbers of one process."""
+    """A module that runs backward and steps itself, twice per batch, has the results of one process."""
     expect_parity(subject, MANUAL)

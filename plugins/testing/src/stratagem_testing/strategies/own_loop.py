@@ -20,7 +20,7 @@ STEPS, BATCH = 5, 16
 
 
 class _Actor(nn.Module):
-    """A module that is called by a method other than `forward`."""
+    """A module that is called through a method other than `forward`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def _seeded(outputs: int) -> nn.Module:
 
 
 class _Plain:
-    """The part of `Runtime` that the loop below needs, in plain torch."""
+    """The part of the interface of `Runtime` that the loop below uses, in plain torch."""
 
     data_rank, device = 0, torch.device("cpu")
 
@@ -56,15 +56,15 @@ class _Plain:
 def _loop(
     runtime: Any, subject: StrategySubject, shares: int, path: str, *, saves: int, loads: bool
 ) -> list[Any]:
-    """Train actor and critic in turns; return the losses on this rank's samples. Run by every rank.
+    """Train actor and critic alternately; return the losses on this rank's samples. Run by every rank.
 
     Args:
-        runtime: live.
-        subject: what replaces the optimizers.
-        shares: among how many ranks samples are dealt.
-        path: of the checkpoint.
-        saves: after which step it is written; none after 0.
-        loads: whether to go on from it.
+        runtime: an entered runtime, or `_Plain`.
+        subject: may replace the optimizers.
+        shares: number of ranks that share the samples.
+        path: path of the checkpoint.
+        saves: step after which it is written; 0 for none.
+        loads: whether to resume from it.
     """
     replaced = subject.optimizer or (lambda optimizer: optimizer)
     actor: Any = _Actor()
@@ -116,7 +116,7 @@ def check_own_loop(subject: StrategySubject) -> None:
     """Your own training loop trains two modules as plain PyTorch does, and resumes from one checkpoint of both."""
     ranks = subject.run(_in_run)
     if isinstance(ranks[0], str):
-        expect(all(isinstance(each, str) for each in ranks), f"some ranks alone were refused: {ranks[0]}")
+        expect(all(isinstance(each, str) for each in ranks), f"only some ranks were refused: {ranks[0]}")
         raise NotApplicable(ranks[0])
     plain = shared_workers().run(1, _plainly, subject)[0]
     for which, alone in enumerate((plain, plain[4:])):
@@ -126,7 +126,7 @@ def check_own_loop(subject: StrategySubject) -> None:
             expect(
                 abs(ours - theirs) <= subject.tolerance(),
                 f"{'after loading, ' if which else ''}the loss of the {'critic' if index % 2 else 'actor'} in step "
-                f"{index // 2 + (2 if which else 0)} is {ours:.8g}, and {theirs:.8g} in one process",
+                f"{index // 2 + (2 if which else 0)} is {ours:.8g}, but {theirs:.8g} in one process",
             )
 
 

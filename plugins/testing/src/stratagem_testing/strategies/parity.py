@@ -1,4 +1,4 @@
-"""Training in several processes gives the numbers of one."""
+"""Training in several processes has the results of one process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @check
 def check_parity(subject: StrategySubject) -> None:
-    """20 steps give the losses and the weights of plain PyTorch in one process on the same global batches."""
+    """20 steps have the losses and weights of plain PyTorch in one process on the same global batches."""
     expect_parity(subject, Recipe())
 
 
 @check(world_sizes=(1, 2))
 def check_precisions(subject: StrategySubject) -> None:
-    """In each precision that it declares, 20 steps stay within its tolerance; mixed ones round no weights."""
+    """In each declared precision, 20 steps stay within its tolerance. Mixed precisions don't round weights."""
     possible = sorted(possible_precisions(subject))
     if not possible:
-        raise NotApplicable("it has no precision but 32-true here")
+        raise NotApplicable("32-true is the only precision that it supports here")
     expect_parity(subject, *(Recipe(precision=precision) for precision in possible))
     for precision in possible:
         if precision.endswith("-mixed"):
@@ -43,7 +43,7 @@ def check_precisions(subject: StrategySubject) -> None:
 
 @dataclass(frozen=True)
 class _Resting(Recipe):
-    """Steps at a rate of zero, and a parameter that is frozen: all weights stay as they are."""
+    """Steps with a learning rate of zero, and a frozen parameter: all weights keep their values."""
 
     steps: int | None = 2
 
@@ -61,7 +61,7 @@ def _expect_unrounded(subject: StrategySubject, recipe: Recipe) -> None:
         expect_close(weights, recipe.net().state_dict(), 0.0, f"at a rate of zero, rank {rank}")
         expect(
             dtypes == {torch.float32},
-            f"rank {rank} has parameters of {sorted(map(str, dtypes))} after the run, and had them in float32",
+            f"rank {rank} has parameters of {sorted(map(str, dtypes))} after the run, but had them in float32",
         )
 
 
@@ -73,7 +73,7 @@ def _rest(subject: StrategySubject, recipe: Recipe) -> tuple[dict[str, Tensor], 
 
 
 def possible_precisions(subject: StrategySubject) -> set[str]:
-    """Return the precisions other than 32-true that it declares and its accelerator can do."""
+    """Return the precisions other than 32-true that the strategy declares and the accelerator supports."""
     catalogue = load_catalogue()
     accelerator = catalogue.find("accelerator", subject.accelerator).load()()
     declared = subject.capabilities.precisions

@@ -1,4 +1,4 @@
-"""Losses that use parameters outside of the forwards of their modules."""
+"""Losses that read parameters outside of their modules' forwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stratagem_testing.trained import expect_plain, naming, train
 
 
 class _Blocks(nn.Module):
-    """Layers, of which two are elements of a ModuleList."""
+    """A net with two layers in a ModuleList."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class Penalized(Recipe):
             x = x.clone().requires_grad_()
             output = net(x)
             (slope,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
-            # Of a size that shows in the losses, were its own gradient lost.
+            # Large enough that missing gradients of the penalty would show in the losses.
             return F.cross_entropy(output, target) + 100.0 * torch.mean(slope.square().sum(1))
         loss = F.cross_entropy(net(x), target)
         return torch.add(loss, self.penalty(net, x), alpha=0.1)
 
     def penalty(self, net: _Blocks, x: Tensor) -> Tensor:
-        """What is added to the loss."""
+        """Return the term that is added to the loss."""
         if self.kind == "penalty":
             summed: Any = sum(p.pow(2).sum() for p in net.parameters())
             return cast("Tensor", summed)
@@ -74,7 +74,7 @@ KINDS = ("penalty", "block penalty", "weight elsewhere", "gradient penalty")
 
 
 def train_or_refuse(subject: StrategySubject, recipes: Sequence[Recipe]) -> list[Trained | str]:
-    """Train each recipe; what is refused, at the latest in its first step, ends that one. Run by every rank."""
+    """Train each recipe, or return why it is refused. Run by every rank."""
     results: list[Trained | str] = []
     for recipe in recipes:
         try:
@@ -85,7 +85,7 @@ def train_or_refuse(subject: StrategySubject, recipes: Sequence[Recipe]) -> list
 
 
 def results_of(subject: StrategySubject, kinds: Sequence[str] = KINDS) -> dict[str, str]:
-    """Expect plain torch's numbers of each kind, or a refusal on all ranks; return the refusals of rank 0."""
+    """Expect plain torch's results for each kind, or a refusal on all ranks; return the refusals of rank 0."""
     recipes = [Penalized(kind=kind) for kind in kinds]
     by_rank = subject.run(train_or_refuse, recipes)
     refusals = {}
@@ -103,5 +103,5 @@ def results_of(subject: StrategySubject, kinds: Sequence[str] = KINDS) -> dict[s
 
 @check(world_sizes=(1, 2))
 def check_penalties(subject: StrategySubject) -> None:
-    """Losses that read weights or gradients have one process's numbers, or are refused in a sentence."""
+    """Losses that read weights or gradients have the results of one process, or are refused with a reason."""
     results_of(subject)

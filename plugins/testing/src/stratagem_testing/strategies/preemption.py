@@ -1,4 +1,4 @@
-"""A run that is asked to stop, and resumes."""
+"""A run that is stopped by a signal, and resumed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Noisy(Dataset[Any]):
-    """Samples with noise, which a loader's worker draws from two generators."""
+    """Samples with noise that a loader's worker draws from two generators."""
 
     def __init__(self, samples: Dataset[Any], count: int) -> None:
         self._samples, self._count = samples, count
@@ -48,14 +48,14 @@ class _Drawing(Recipe):
 
 
 class _InWorker(RecipeModule):
-    """Reads its samples by a process of the loader."""
+    """Reads its samples in a worker process of the loader."""
 
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(self.recipe.dataset(), self.batch_size, shuffle=True, num_workers=1)
 
 
 class _SignalAt(Callback):
-    """Sends the last rank's process a signal after a step."""
+    """Sends a signal to the last rank's process after a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -68,17 +68,17 @@ class _SignalAt(Callback):
 
 
 STEP, STEPS = 2, 20
-"""The step after which the signal comes, and the steps of a whole run."""
+"""The step after which the signal is sent, and the number of steps of the whole run."""
 
 
 @check(world_sizes=(2,))
 def check_preemption(subject: StrategySubject) -> None:
-    """A signal to one rank stops all after one step; what goes on has every bit, with its loader worker's noise."""
+    """A signal to one rank stops all after the same step. The resumed run is bitwise equal, also workers' noise."""
     ranks = subject.run(_stopped)
     steps = [stopped_at for _, stopped_at, _ in ranks]
     expect(
         None not in steps,
-        f"after SIGUSR1 in step {STEP} the run goes on to its end: something else handles that signal",
+        f"after SIGUSR1 in step {STEP}, the run continues to its end: something else handles that signal",
     )
     expect(len(set(steps)) == 1, f"after SIGUSR1, ranks save after steps {steps}")
     for rank, (whole, _, resumed) in enumerate(ranks):
@@ -88,7 +88,7 @@ def check_preemption(subject: StrategySubject) -> None:
 
 
 def _stopped(subject: StrategySubject) -> tuple[Trained, int | None, Trained | None]:
-    # The parent of this process may have it ignored.
+    # The parent of this process may ignore the signal, and children inherit that.
     before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     whole = train(subject, _Drawing(), module_class=_InWorker)
     try:

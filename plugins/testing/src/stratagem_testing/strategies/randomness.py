@@ -1,4 +1,4 @@
-"""Random numbers: the same in every run of a seed, and different on every rank."""
+"""Random numbers: equal in runs with the same seed, and different on each rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noisy(Recipe):
-    """Has dropout, so that random numbers decide the losses."""
+    """Has dropout, so that losses depend on random numbers."""
 
     steps: int | None = 6
 
@@ -45,7 +45,7 @@ class _Draws(Callback):
 
 @check
 def check_seed(subject: StrategySubject) -> None:
-    """Two runs with one seed are the same to the last bit, dropout included; another seed differs."""
+    """Two runs with the same seed are bitwise equal, dropout included. Another seed has other results."""
     for first, second, other in subject.run(_three_runs):
         expect(first.losses == second.losses, "two runs with the same seed have different losses")
         same = all(torch.equal(value, second.weights[name]) for name, value in first.weights.items())
@@ -59,7 +59,7 @@ def _three_runs(subject: StrategySubject) -> list[Trained]:
 
 @check(world_sizes=(2, 4))
 def check_ranks_draw_apart(subject: StrategySubject) -> None:
-    """While training, torch, random and numpy draw other numbers on ranks that read other data, and only there."""
+    """In training, torch, random and numpy draw different numbers on ranks with different data, and only there."""
     if subject.processes() == 1:
         raise NotApplicable("it has one process")
     drawn = subject.run(_drawn)
@@ -69,8 +69,9 @@ def check_ranks_draw_apart(subject: StrategySubject) -> None:
             found, parts = len(set(ours)), subject.shares()
             expect(
                 found == parts,
-                f"in step {step}, {name} draws {'the same number' if found < parts else 'other numbers'} on ranks "
-                f"that read {'other' if found < parts else 'the same'} data: {found} numbers for {parts} parts",
+                f"in step {step}, {name} draws {'the same number' if found < parts else 'different numbers'} on "
+                f"ranks that read {'different' if found < parts else 'the same'} data: {found} numbers for "
+                f"{parts} shares",
             )
 
 

@@ -1,4 +1,4 @@
-"""Ranks that hold copies of parameters don't drift apart without a word."""
+"""Replicas of parameters don't diverge unnoticed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Drift(Callback):
-    """Changes a parameter on one rank alone, and keeps what ranks hold whole at the end."""
+    """Changes a parameter on one rank only, and keeps the ranks' full parameters at the end."""
 
     at_batch: int = 2
     drifted: bool = False
@@ -41,7 +41,7 @@ class _Drift(Callback):
 
 
 def _is_sharded(trainer: Trainer, module: Module) -> bool:
-    """Whether ranks have shards that their type doesn't show, and that all ranks gather when one is used."""
+    """Return whether the module's parameters are shards, though their type doesn't show it."""
     is_visible = any(hasattr(parameter, "placements") for parameter in module.parameters())
     return trainer.prepared.leaves_module_sharded and not is_visible
 
@@ -57,18 +57,18 @@ def _whole(module: Module) -> dict[str, Tensor]:
 
 @check(world_sizes=(2,))
 def check_replicas_are_compared(subject: StrategySubject) -> None:
-    """A parameter that comes to differ on one rank alone ends the run, unless the strategy makes it equal again."""
+    """A parameter that is changed on one rank only ends the run, unless the strategy makes it equal again."""
     if subject.processes() < 2:
         raise NotApplicable("its run is one process")
     by_rank = subject.run(_drift)
     for rank, (drifted, error, _) in enumerate(by_rank):
-        expect(drifted or not error, f"rank {rank} differs from others where nothing is wrong: {error}")
+        expect(drifted or not error, f"rank {rank} reports a difference, but there is none: {error}")
     if not any(drifted for drifted, _, _ in by_rank):
-        raise NotApplicable("no rank has a copy of what another has")
+        raise NotApplicable("no rank has a replica of another rank's parameters")
     if any(error for _, error, _ in by_rank):
         expect(
             all("parameter" in error and "rank" in error for _, error, _ in by_rank),
-            f"ranks raise {[error for _, error, _ in by_rank]}, not each of them what differs and where",
+            f"ranks raise {[error for _, error, _ in by_rank]}; each must name what differs and the rank",
         )
         return
     (_, _, first), *others = by_rank
@@ -77,7 +77,7 @@ def check_replicas_are_compared(subject: StrategySubject) -> None:
         differing = sorted(name for name in both if not torch.equal(first[name], whole[name]))
         expect(
             not differing,
-            f"rank {rank} has other values of {differing} than rank 0 at the end, and no one reported it: "
+            f"rank {rank} has other values of {differing} than rank 0 at the end, but nothing was reported: "
             "Prepared.replicas doesn't yield them",
         )
 

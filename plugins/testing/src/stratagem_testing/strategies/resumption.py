@@ -1,4 +1,4 @@
-"""Saving, and continuing as if nothing had happened."""
+"""Saving a run, and resuming it on other ranks, in mid-epoch, or with a changed module."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _SaveAt(Callback):
 
 @dataclass(frozen=True)
 class _Plain(Recipe):
-    """The same at any world size: no random numbers."""
+    """Has the same results at any world size, because it has no random numbers."""
 
     steps: int | None = 10
 
@@ -50,7 +50,7 @@ class _Plain(Recipe):
 
 @check(needs=["resharding"], world_sizes=(2,))
 def check_other_world_size(subject: StrategySubject) -> None:
-    """What 2 devices saved goes on in 1 and in 4 with the losses of a run that was never interrupted."""
+    """A checkpoint from 2 devices is resumed on 1 and on 4, with the losses of a run that was never interrupted."""
     path = f"{subject.folder}/checkpoint"
     subject.run(_save, path)
     for size in subject.world_sizes():
@@ -65,7 +65,7 @@ def check_other_world_size(subject: StrategySubject) -> None:
 
 
 def _save(subject: StrategySubject, path: str) -> None:
-    # In the background, while a step changes what is being written.
+    # Save in the background, so that a step changes parameters while they are written.
     train(subject, _Plain(steps=5), [_SaveAt(4, path)], checkpoint_options={"async": True})
 
 
@@ -86,19 +86,19 @@ class _Numbered(Recipe):
 
 @check
 def check_mid_epoch(subject: StrategySubject) -> None:
-    """Continued in the middle of an epoch, a run goes on with the next sample, and repeats none."""
+    """A run that is resumed in the middle of an epoch continues with the next sample, and repeats none."""
     before, after = zip(*subject.run(_in_two_parts))
     copies = subject.processes() // subject.shares()
     for seen, count, when in ((before, 32, "before"), (after, 48, "after")):
         number = sum(map(len, seen))
         expect(
             number == count * copies,
-            f"{when} the interruption, {number} samples came, and not {count * copies}",
+            f"{when} the interruption, {number} samples were read, not {count * copies}",
         )
     numbers = sorted(number for seen in (*before, *after) for number in seen)
     expect(
         numbers == sorted(list(range(_Numbered.samples)) * copies),
-        f"before and after the interruption, {_Numbered.samples - len(set(numbers))} samples never come",
+        f"before and after the interruption, {_Numbered.samples - len(set(numbers))} samples are missing",
     )
 
 
@@ -111,7 +111,7 @@ def _in_two_parts(subject: StrategySubject) -> tuple[list[int], list[int]]:
 
 
 class _OtherHead(nn.Sequential):
-    """The layers of the net, and a separate head."""
+    """The layers of the net, with another head."""
 
     def __init__(self, net: nn.Module) -> None:
         first, activation, *_ = net.children()
@@ -130,7 +130,7 @@ class _Changed(Recipe):
 
 @check(needs=["resharding"], world_sizes=(2,))
 def check_initial_weights(subject: StrategySubject) -> None:
-    """What a changed module shares with a checkpoint begins as it is there, and all is trained as in one process."""
+    """A changed module loads the tensors that it shares with a checkpoint, and trains as in one process."""
     ranks = subject.run(_with_initial_weights)
     recipe = _Changed()
     net = recipe.net()

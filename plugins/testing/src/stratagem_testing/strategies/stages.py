@@ -1,4 +1,4 @@
-"""Stages one after the other in processes that stay, as under torchrun, and what they leave."""
+"""Several stages in the same processes, as under torchrun, and what they leave in memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _plainly(recipe: Recipe, subject: StrategySubject) -> dict[str, Any]:
 
 @check(world_sizes=(1, 2))
 def check_stages_in_a_row(subject: StrategySubject) -> None:
-    """A fit, a prediction and a fit of one module in the same processes go on from what was trained."""
+    """A fit, a prediction and a fit of one module in the same processes each continue with the trained weights."""
     check_of(subject, _RECIPE)
 
 
@@ -65,7 +65,7 @@ def check_of(subject: StrategySubject, recipe: Recipe, may_refuse: bool = True) 
     if isinstance(ranks[0], str):
         expect(
             may_refuse and all(isinstance(each, str) and "since the run before" in each for each in ranks),
-            f"a second stage was refused on some ranks only, or for another reason: {ranks[0]}",
+            f"a second stage was refused only on some ranks, or for another reason: {ranks[0]}",
         )
         raise NotApplicable(ranks[0])
     plain = shared_workers().run(1, _plainly, recipe, subject)[0]
@@ -77,12 +77,12 @@ def check_of(subject: StrategySubject, recipe: Recipe, may_refuse: bool = True) 
         expect_close(trained["weights"], plain["weights"], tolerance, f"after the second fit, rank {rank}")
 
 
-# What is left ---------------------------------------------------------------------------------------------
+# What is freed --------------------------------------------------------------------------------------------
 
 
 @check(world_sizes=(1, 2))
 def check_lets_go(subject: StrategySubject) -> None:
-    """What a run made is gone after it: modules, tensors, `Prepared`, threads and open files."""
+    """After a run, everything that it made is freed: modules, tensors, `Prepared`, threads and open files."""
     for held in subject.run(_held_after_runs):
         expect_nothing_left(held, "run")
 

@@ -1,4 +1,4 @@
-"""Parts of a step: the norm, the loss scale, gradients that aren't sent yet, and rounding errors that are kept."""
+"""Parts of a step: the gradient norm, the loss scale, error feedback of rounding errors, and `no_sync`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _Tied(nn.Module):
-    """Has one matrix under two names, and a parameter without dims."""
+    """Has one matrix under two names, and a 0-dim parameter."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -52,16 +52,16 @@ class _Tied(nn.Module):
 
 
 _SMALL = 1 / 256
-"""Factor on the loss with which no gradient overflows at the scale that 16-mixed begins with."""
+"""Factor on the loss, so that no gradient overflows at the initial scale of 16-mixed."""
 
 
 @check(needs=["norm_clipping"], world_sizes=(1, 2))
 def check_returned_norm(subject: StrategySubject) -> None:
-    """In a loop of your own, `clip` returns the norm of the whole gradient, unscaled, each parameter once."""
+    """In your own loop, `clip` returns the norm of the whole unscaled gradient, with each parameter counted once."""
     for precision in ("32-true", *(possible_precisions(subject) & {"16-mixed"})):
         by_rank = subject.run(_clip_or_refusal, precision)
         refused = [found for found in by_rank if isinstance(found, str)]
-        expect(len(refused) in (0, len(by_rank)), f"it is refused on some ranks alone: {refused}")
+        expect(len(refused) in (0, len(by_rank)), f"it is refused only on some ranks: {refused}")
         if refused and precision == "32-true":
             raise NotApplicable(refused[0])
         near = max(1e-3 if precision == "32-true" else 2e-2, subject.tolerance(precision))
@@ -75,7 +75,7 @@ def check_returned_norm(subject: StrategySubject) -> None:
 
 
 def _clip_or_refusal(subject: StrategySubject, precision: str) -> list[tuple[float, float]] | str:
-    shapes: tuple[tuple[int, ...], ...] = ((), (1,))  # the parameter without dims may be what is refused
+    shapes: tuple[tuple[int, ...], ...] = ((), (1,))  # the strategy may refuse only the 0-dim parameter
     for shape in shapes:
         try:
             runtime = subject.runtime(precision=precision)
@@ -88,13 +88,13 @@ def _clip_or_refusal(subject: StrategySubject, precision: str) -> list[tuple[flo
 
 
 def _clip(runtime: Runtime, subject: StrategySubject, shape: tuple[int, ...]) -> list[tuple[float, float]]:
-    """Return for each of three steps the norm, and that of plain PyTorch. Run by every rank."""
+    """Return the norm in each of three steps, and that of plain PyTorch. Run by every rank."""
     plain: Any = _Tied(shape)
     alone = torch.optim.SGD(plain.parameters(), lr=0.1)
     module: Any = _Tied(shape)
     replaced = subject.optimizer or (lambda optimizer: optimizer)
     optimizer = replaced(torch.optim.SGD(module.parameters(), lr=0.1))
-    clipping = Clipping(max_norm=0.05 * _SMALL)  # an engine that clips has to know before it starts
+    clipping = Clipping(max_norm=0.05 * _SMALL)  # an engine that clips must know the norm before it starts
     module, optimizer = runtime.setup(module, optimizer, clipping=clipping)
     generator = torch.Generator().manual_seed(11)
     x, y = torch.randn(16, 6, generator=generator), torch.arange(16) % 4
@@ -102,7 +102,7 @@ def _clip(runtime: Runtime, subject: StrategySubject, shape: tuple[int, ...]) ->
     norms = []
     for _ in range(3):
         optimizer.zero_grad()
-        scores = module(x[own].to(runtime.device)).float()  # the scale alone overflows in 16 bits
+        scores = module(x[own].to(runtime.device)).float()  # in 16 bits, the scale alone would overflow
         loss = F.cross_entropy(scores, y[own].to(runtime.device))
         runtime.backward(loss * _SMALL)
         norm = runtime.clip(optimizer, max_norm=0.05 * _SMALL)
@@ -113,7 +113,7 @@ def _clip(runtime: Runtime, subject: StrategySubject, shape: tuple[int, ...]) ->
         torch.autograd.backward(F.cross_entropy(plain(x), y) * _SMALL)
         norms.append((float(norm), float(nn.utils.clip_grad_norm_(plain.parameters(), 0.05 * _SMALL))))
         if subject.optimizer is not None:
-            break  # the next step's norm is another optimizer's
+            break  # the replaced optimizer steps differently, so that the next norm differs
         alone.step()
     return norms
 
@@ -144,14 +144,14 @@ class _Overflowing(Recipe):
 
 @check(needs=["norm_clipping"], world_sizes=(1, 2))
 def check_scaled_steps(subject: StrategySubject) -> None:
-    """In 16-mixed, a step that overflows on one rank is left out by all and not counted, clipped or resumed."""
+    """In 16-mixed, a step that overflows on one rank is skipped on all, and not counted; also if resumed."""
     if "16-mixed" not in possible_precisions(subject):
         raise NotApplicable("it has no precision 16-mixed here")
     recipe = _Overflowing()
     by_rank = subject.run(_train_scaled, recipe)
     refused = [each for each in by_rank if isinstance(each, str)]
     if refused:
-        expect(len(refused) == len(by_rank), f"it is refused on some ranks alone: {refused[0]}")
+        expect(len(refused) == len(by_rank), f"it is refused only on some ranks: {refused[0]}")
         raise NotApplicable(refused[0])
     plain = plainly_for(subject, recipe)
     for rank, results in enumerate(by_rank):
@@ -159,19 +159,19 @@ def check_scaled_steps(subject: StrategySubject) -> None:
         (whole, scale), *continued = results
         expect(
             whole.steps == plain.steps - 1,
-            f"rank {rank} says that it made {whole.steps} optimizer steps, and one process made {plain.steps - 1} "
-            "and left out one that overflowed",
+            f"rank {rank} reports {whole.steps} optimizer steps, but one process made {plain.steps - 1}, without "
+            "the one that overflowed",
         )
         expect_close(whole.weights, plain.weights, subject.tolerance("16-mixed"), f"rank {rank}")
         for after, (resumed, its_scale) in zip((1, 3), continued):
             who = f"rank {rank}, continued after micro-batch {after}"
             expect_identical(resumed, whole, who, "the run that was never interrupted")
-            expect(its_scale == scale, f"{who}, ends with the scaler's state {its_scale}, and not {scale}")
+            expect(its_scale == scale, f"{who}, ends with the scaler's state {its_scale}, not {scale}")
 
 
 @dataclass
 class _Scale(Callback):
-    """Keeps what a checkpoint of the last step has of the scale."""
+    """Keeps the precision's state in a checkpoint of the last step."""
 
     found: Any = None
 
@@ -180,7 +180,7 @@ class _Scale(Callback):
 
 
 def _train_scaled(subject: StrategySubject, recipe: Recipe) -> list[tuple[Trained, Any]] | str:
-    """Train, and continue from two micro-batches; return why it is refused where it is. Run by every rank."""
+    """Train, and resume from two micro-batches; return the reason if it is refused. Run by every rank."""
     scales = [_Scale() for _ in range(3)]
     try:
         whole = train(subject, recipe, [SaveAfter((1, 3), subject.folder), scales[0]])
@@ -195,7 +195,7 @@ def _train_scaled(subject: StrategySubject, recipe: Recipe) -> list[tuple[Traine
 
 @dataclass(frozen=True)
 class _From(_Overflowing):
-    """The same from a micro-batch on, counted from there."""
+    """The same from a micro-batch on. Indices are counted from there."""
 
     first: int = 0
 
@@ -203,12 +203,12 @@ class _From(_Overflowing):
         super().before_batch(net, index + self.first)
 
 
-# Rounding that later steps make up for --------------------------------------------------------------------
+# Error feedback -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Given(Recipe):
-    """Its gradients are given by its samples: random ones, and zeros in the last steps."""
+    """Has given gradients, not computed from samples: random ones, and zeros in the last steps."""
 
     steps: int | None = 48
     samples: int = 48 * 4
@@ -224,7 +224,7 @@ class _Given(Recipe):
         return TensorDataset(torch.arange(self.samples, dtype=torch.float32))
 
     def loss(self, net: nn.Module, batch: Any) -> Tensor:
-        # All gradients of a step are one rank's, or less by another rank's: the order of samples doesn't matter.
+        # The gradients of a step depend on the rank, but not on its samples, so that their order doesn't matter.
         count = int(getattr(net, "seen", 0))
         net.seen = count + 1  # type: ignore[assignment]  # torch types attributes as tensors and modules
         rank = int(os.environ.get("RANK", 0))
@@ -243,7 +243,7 @@ _FLUSHED = 8
 
 
 def given_gradient(step: int, rank: int, index: int, like: Tensor) -> Tensor:
-    """Return the gradient of a parameter in a step: no more than that of the last step is left of their sum."""
+    """Return the gradient of a parameter in a step. The gradients of all steps add up to a single random tensor."""
     assert _Given.steps is not None
 
     def drawn(step: int) -> Tensor:
@@ -258,11 +258,9 @@ def given_gradient(step: int, rank: int, index: int, like: Tensor) -> Tensor:
 
 @check(world_sizes=(1, 2))
 def check_error_feedback(subject: StrategySubject) -> None:
-    """What is rounded off gradients comes with later ones, to the last bit of it and for the same parameter."""
+    """With error feedback, a parameter's rounding errors are fully added to its later gradients."""
     if not subject.feeds_errors_back:
-        raise NotApplicable(
-            "its subject doesn't say that what is rounded off gradients comes with later ones"
-        )
+        raise NotApplicable("its subject doesn't have feeds_errors_back=True: it has no error feedback")
     recipe = _Given()
     assert recipe.steps is not None
     last = recipe.steps - _FLUSHED - 1
@@ -276,17 +274,17 @@ def check_error_feedback(subject: StrategySubject) -> None:
             apart = float((trained.weights[name] - wanted).abs().max())
             expect(
                 apart <= 4e-6,
-                f"rank {rank}: {name} is {apart:.2g} away from the sum of its gradients, {_FLUSHED} steps after the "
-                "last of them: what was rounded off hasn't come",
+                f"rank {rank}: {name} differs by {apart:.2g} from the sum of its gradients, {_FLUSHED} steps after "
+                "the last of them: the rounding errors weren't applied",
             )
 
 
-# What isn't sent yet --------------------------------------------------------------------------------------
+# no_sync --------------------------------------------------------------------------------------------------
 
 
 @check(world_sizes=(2,))
 def check_no_sync(subject: StrategySubject) -> None:
-    """A micro-batch within `no_sync` sends less than one without, or neither sends anything before the step."""
+    """A micro-batch in `no_sync` makes fewer collective calls than one outside, or neither makes any."""
     if subject.shares() < 2:
         raise NotApplicable("its ranks read the same batches, or are one process")
     for rank, found in enumerate(subject.run(_traffic_or_refusal)):
@@ -295,7 +293,7 @@ def check_no_sync(subject: StrategySubject) -> None:
         within, outside = found
         expect(
             within < outside or within == outside == 0,
-            f"rank {rank} makes {within} collective calls within no_sync, and {outside} without, per micro-batch",
+            f"rank {rank} makes {within} collective calls in no_sync, and {outside} outside, per micro-batch",
         )
 
 
@@ -308,13 +306,13 @@ def _traffic_or_refusal(subject: StrategySubject) -> tuple[int, int] | str:
 
 
 def _traffic(runtime: Runtime, subject: StrategySubject) -> tuple[int, int]:
-    """Return how many collective calls a micro-batch makes within `no_sync`, and without. Run by every rank."""
+    """Return how many collective calls a micro-batch makes in `no_sync`, and outside. Run by every rank."""
     module: Any = Recipe().net()
     replaced = subject.optimizer or (lambda optimizer: optimizer)
     module, optimizer = runtime.setup(module, replaced(torch.optim.SGD(module.parameters(), lr=0.1)))
     x = torch.ones(4, 6, device=runtime.device) * (1 + runtime.rank)
     counts = []
-    for _ in range(4):  # in the first steps DistributedDataParallel, for one, arranges what later ones use
+    for _ in range(4):  # in its first steps, DistributedDataParallel sets up what later steps use
         before = collective_calls()
         with runtime.no_sync():
             runtime.backward(module(x).square().mean())

@@ -1,4 +1,4 @@
-"""Losses that are sums with a weight: steps along the gradient of Σ loss / Σ weight."""
+"""Losses that are sums with a weight: the gradient of a step is that of Σ loss / Σ weight."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class _Weighted(Recipe):
-    """Samples with 0 to 4 labels each; every third has none, so that small micro-batches may have none."""
+    """Samples with 0 to 4 labels each. A third of them has none, so that small micro-batches may have none."""
 
     steps: int | None = 6
 
@@ -43,7 +43,7 @@ class _Weighted(Recipe):
         return LossSum(*self.summed(net, batch))
 
     def summed(self, net: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-        """Return the sum of the losses of a batch's labels, and how many these are."""
+        """Return the sum of the losses of a batch's labels, and the number of labels."""
         x, y, counts = batch
         losses = F.cross_entropy(net(x), y, reduction="none")
         return (losses * counts).sum(), counts.sum()
@@ -61,7 +61,7 @@ class _Weighted(Recipe):
 
 
 class _AsDict(_Weighted):
-    """The form without a class."""
+    """Returns a dict instead of a `LossSum`."""
 
     def loss(self, net: nn.Module, batch: Any) -> Any:
         loss, weight = self.summed(net, batch)
@@ -72,7 +72,7 @@ class _AsDict(_Weighted):
 class _ByLBFGS(_Weighted):
     steps: int | None = 3
     closure: bool = True
-    precision: str = "64-true"  # its steps magnify the rounding of sums
+    precision: str = "64-true"  # its steps magnify rounding errors of sums
 
     def optimizers(self, net: nn.Module) -> Sequence[Optimizer]:
         # A line search uses losses and gradients: if only one of them is divided, its steps differ.
@@ -80,7 +80,7 @@ class _ByLBFGS(_Weighted):
 
 
 class _Products(nn.Linear):
-    """A linear layer of products and sums, which autocast leaves in float32."""
+    """A linear layer of products and sums, which autocast computes in float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.unsqueeze(-2) * self.weight).sum(-1) + self.bias
@@ -88,7 +88,7 @@ class _Products(nn.Linear):
 
 @dataclass(frozen=True)
 class _Scaled(_Weighted):
-    """With a loss that is scaled, and nothing else of float16 where parameters stay in float32."""
+    """Scales the loss in 16-mixed, but computes in float32 if parameters are in float32."""
 
     precision: str = "16-mixed"
 
@@ -109,7 +109,7 @@ def _train(subject: StrategySubject, recipes: Sequence[_Weighted]) -> list[Weigh
 
 
 def _exactly(recipe: _Weighted, shares: int, replaced: Callable[[Any], Any] | None) -> Weights:
-    """Train in float64, in this process, with nothing but torch."""
+    """Train in float64, in this process, with plain torch."""
     net = recipe.net().double()
     (optimizer,) = recipe.stepped_by(net, replaced)
     steps = epoch = 0
@@ -151,10 +151,10 @@ def _mean(terms: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 @check(world_sizes=(1, 2))
 def check_weighted_losses(subject: StrategySubject) -> None:
-    """A step's gradient is that of Σ loss / Σ weight, over all ranks and micro-batches; or weights are refused."""
+    """A step's gradient is that of Σ loss / Σ weight over all ranks and micro-batches; or weights are refused."""
     recipes = [
         _Weighted(),
-        # Ranks and micro-batches with few samples, some of them without a label; a window of 2 at the end.
+        # Small micro-batches, some of them without a label; the last window has 2.
         _AsDict(global_batch=32, accumulate=4, samples=80, epochs=2, steps=None),
     ]
     if "norm_clipping" in subject.features:
@@ -162,7 +162,7 @@ def check_weighted_losses(subject: StrategySubject) -> None:
     if "manual_backward" in subject.features:
         recipes.append(_Weighted(manual=True))
     precisions = possible_precisions(subject)
-    # Line searches magnify rounding of gradients.
+    # Line searches magnify rounding errors of gradients.
     if "closure" in subject.features and "64-true" in precisions and subject.tolerance() < 1e-5:
         recipes.append(_ByLBFGS())
     if "16-mixed" in precisions:
@@ -173,7 +173,7 @@ def check_weighted_losses(subject: StrategySubject) -> None:
         ranks = [trained[index] for trained in by_rank]
         with naming(recipe):
             refused = [each for each in ranks if isinstance(each, str)]
-            expect(len(refused) in (0, len(ranks)), f"some ranks alone were refused: {refused[:1]}")
+            expect(len(refused) in (0, len(ranks)), f"only some ranks were refused: {refused[:1]}")
             if refused:
                 refusals.append(refused[0])
                 continue
@@ -195,7 +195,7 @@ STEPS, MICRO_BATCHES, SAMPLES = 4, 3, 4
 
 
 def _batches(rank: int) -> list[list[tuple[Tensor, Tensor, Tensor]]]:
-    """Return the micro-batches of each step on one rank; of rank 1, a step has no label."""
+    """Return the micro-batches of each step on one rank. Rank 1 has no label in one step."""
     generator = torch.Generator().manual_seed(100 + rank)
     steps = []
     for step in range(STEPS):
@@ -211,7 +211,7 @@ def _batches(rank: int) -> list[list[tuple[Tensor, Tensor, Tensor]]]:
 
 
 def _own_loop(runtime: Any, subject: StrategySubject, within: bool, clips: bool) -> Weights:
-    """Train in a loop on `Runtime`; `within` says whether backwards but the last of a step are within `no_sync`."""
+    """Train in a loop on `Runtime`. `within` runs all backwards but the last of a step in `no_sync`."""
     recipe = _Weighted()
     net = recipe.net()
     model, optimizer = runtime.setup(net, *recipe.stepped_by(net, subject.optimizer))
@@ -271,7 +271,7 @@ def check_weighted_backwards(subject: StrategySubject) -> None:
     alone = shared_workers().run(1, _loop_exactly, subject.shares(), clips, subject.optimizer)[0]
     for rank, came in enumerate(by_rank):
         for weights, where in zip(came, ("with no_sync", "without no_sync")):
-            expect(not isinstance(weights, str), f"rank {rank} alone was refused: {weights}")
+            expect(not isinstance(weights, str), f"only rank {rank} was refused: {weights}")
             if isinstance(weights, str):
                 continue
             expect_close(weights, alone, subject.tolerance() / 2, f"rank {rank}, {where}")
