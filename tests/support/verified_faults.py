@@ -188,7 +188,7 @@ FAULTS = {
     CountsInValidation: ("validation", "changes the training"),
     OwnMetric: ("evaluation", "val_loss is"),
     StepsCopies: ("run", "aren't parameters of the module"),
-    ByRank: ("loss", "looks at its rank"),
+    ByRank: ("loss", "depends on its rank"),
     HidesGradients: ("gradients", "aren't those of one process"),
     ForgetsGenerator: ("resume", "has its own generator"),
 }

@@ -18,7 +18,7 @@ def test_a_faulty_module_as_a_report_and_as_json(pytestconfig, monkeypatch, caps
     only = ["--only", "loss", "--only", "data"]
     assert main(["verify", FAULTY, "--strategy", "ddp", "--accelerator", "cpu", *only]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{FAULTY} under ddp on 2 × cpu, 32-true, held against one process"
+    assert lines[0] == f"{FAULTY} under ddp on 2 × cpu, 32-true, compared with one process"
     assert lines[2].startswith("wrong  loss        isn't the mean over samples")
     assert lines[-1].startswith("1 wrong, 0 note, 2 right in ")
     assert "first difference between one process (A) and the ranks (B): Step 1: the gradients" in " ".join(
@@ -38,13 +38,13 @@ def test_own_loops(pytestconfig, monkeypatch, capsys):
     rest = ["--strategy", "ddp", "--accelerator", "cpu"]
     assert main(["verify", f"{loops}:right", *rest]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "right loop after it, all 4 tensors are those of one process" in said
+    assert "right loop after it, all 4 tensors are equal to those of one process" in said
     assert main(["verify", f"{loops}:weighted_by_rank", *rest]) == 1
-    assert "is away from one process's by" in " ".join(capsys.readouterr().out.split())
+    assert "differs from one process's by" in " ".join(capsys.readouterr().out.split())
     assert main(["verify", f"{loops}:without_loader", *rest]) == 0
     assert "read no batch from runtime.dataloader" in capsys.readouterr().out
     assert main(["verify", f"{loops}:right", *rest, "--only", "loss"]) == 2
-    assert "--only is for modules, and TARGET is your own loop" in capsys.readouterr().err
+    assert "--only is for modules, but TARGET is your own loop" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_own_loops(pytestconfig, monkeypatch, capsys):
         ([FAULTY], "name it, as in --strategy ddp"),
         ([FAULTY, "--strategy", "ddq"], "no strategy is called 'ddq'"),
         ([FAULTY, "--strategy", "ddp", "--only", "losses"], "there is no question 'losses'"),
-        ([FAULTY, "--strategy", "ddp", "--num-nodes", "2"], "verify runs on this machine alone"),
-        ([FAULTY, "--strategy", "ddp", "--devices", "auto"], "--devices auto says no number"),
+        ([FAULTY, "--strategy", "ddp", "--num-nodes", "2"], "verify runs on this machine only"),
+        ([FAULTY, "--strategy", "ddp", "--devices", "auto"], "--devices auto is not a number"),
         ([FAULTY, "--strategy", "single", "--devices", "2"], "one device per process"),
         (["nowhere.py:Model", "--strategy", "ddp"], "there is no file"),
     ],

@@ -52,7 +52,7 @@ def test_a_faulty_module_is_found(module):
     assert not found.is_right
     wrong = {each.question: each.text for each in found.findings if each.verdict == "wrong"}
     assert words in wrong[question]
-    # What else is reported follows from it: of a loss that looks at its rank, gradients differ as well.
+    # What else is reported follows from it: of a loss that depends on its rank, gradients differ as well.
     assert wrong.keys() - {question} <= {"gradients"}
 
 
@@ -104,7 +104,7 @@ def test_settings_are_those_of_the_trainer():
 def test_what_is_not_possible_is_refused_before_anything_starts():
     with pytest.raises(UsageError, match="there is no question 'losses'; there are data, loss"):
         verify(Classifier, "ddp", only=["losses"])
-    with pytest.raises(UsageError, match="give at least 2"):
+    with pytest.raises(UsageError, match="pass at least 2"):
         verify(Classifier, "ddp", steps=1)
     with pytest.raises(CombinationError, match="one device per process"):
         verify(Classifier, "single")

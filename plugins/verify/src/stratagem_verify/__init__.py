@@ -1,4 +1,5 @@
-"""`verify`: whether a strategy trains the user's own module as one process does. docs/guides/verify.md.
+"""`verify`: check that a strategy trains a user's module as one process does. docs/guides/verify.md.
+
 
 Names are imported when they are first used.
 """
@@ -14,5 +15,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "verify"]
 
-if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
     __getattr__, __dir__ = lazy_names(__name__, {".verification": "Verification verify"})

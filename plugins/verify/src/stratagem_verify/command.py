@@ -1,4 +1,4 @@
-"""`stratagem verify TARGET --strategy NAME`: whether a strategy trains one's own module as one process does."""
+"""`stratagem verify TARGET --strategy NAME`: check that a strategy trains your module as one process does."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from stratagem_verify.verification import Verification
 
 DEVICES = 2
-"""The default number."""
+"""Default number of devices."""
 
 _COLOURS = {"right": "green", "note": "yellow", "wrong": "red"}
 _ORDER = tuple(reversed(_COLOURS))
-"""What is wrong comes first."""
+"""Order of the verdicts in the report: wrong findings come first."""
 
 
 @click.command(
@@ -37,22 +37,22 @@ _ORDER = tuple(reversed(_COLOURS))
 @click.option(
     "--steps", type=click.IntRange(2), default=6, show_default=True, help="Optimizer steps of each run."
 )
-@click.option("--only", multiple=True, metavar="QUESTION", help="Ask only this one (repeatable).")
-@click.option("--skip", multiple=True, metavar="QUESTION", help="Don't ask this one (repeatable).")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/guides/verify.md has the keys.")
+@click.option("--only", multiple=True, metavar="QUESTION", help="Check only this question (repeatable).")
+@click.option("--skip", multiple=True, metavar="QUESTION", help="Don't check this question (repeatable).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/guides/verify.md lists the keys.")
 @click.option(
     "--config",
     "config_files",
     multiple=True,
     metavar="FILE",
-    help="Settings in YAML, as for fit (repeatable).",
+    help="A YAML file with settings, as for fit (repeatable).",
 )
 @click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="As for fit: model.hidden=64, trainer.accumulate_grad_batches=2 (repeatable).",
+    help="A setting, as for fit: model.hidden=64, trainer.accumulate_grad_batches=2 (repeatable).",
 )
 @click.pass_context
 def verify(
@@ -64,21 +64,21 @@ def verify(
     as_json: bool,
     **keywords: Any,
 ) -> None:
-    """Check that a strategy trains TARGET as one process does; exit code 1 where it doesn't.
+    """Check that a strategy trains TARGET as one process does. The exit code is 1 if it doesn't.
 
-    TARGET is file.py:Class or package.module:Class, with its own data, or a function of a Runtime, as train.py:main,
-    that is your own loop. Trains it for a few steps under
-    --strategy and in one process on the same batches, and compares losses, gradients, weights, buffers,
-    metrics, a resumed run, and checkpoints: docs/guides/verify.md. On 2 devices if --devices isn't given.
+    TARGET is file.py:Class or package.module:Class with its own data, or your own training loop, a function of a
+    Runtime such as train.py:main. It is trained for a few steps under --strategy, and in one process on the same
+    batches. Losses, gradients, weights, buffers, metrics, a resumed run and checkpoints are compared:
+    docs/guides/verify.md. The default is 2 devices.
     """
     settings, target = read_settings(keywords)
     selection, options, given, _ = trainer_arguments(settings)
     strategy, devices = selection.pop("strategy", "auto"), selection.pop("devices", DEVICES)
     if strategy == "auto":
-        raise UsageError("verify is about one strategy: name it, as in --strategy ddp")
+        raise UsageError("verify checks one strategy: name it, as in --strategy ddp")
     if selection.get("num_nodes", 1) != 1:
         raise UsageError(
-            f"verify runs on this machine alone, and num_nodes={selection['num_nodes']} asks for more: leave it out"
+            f"verify runs on this machine only, but num_nodes={selection['num_nodes']} needs more: leave it out"
         )
     from stratagem_trainer.commands.module_spec import ModuleSpec
 
@@ -89,7 +89,7 @@ def verify(
 
     count = count_of(devices)
     if count is None or count < 1:
-        raise UsageError(f"--devices {devices} says no number: give one, as --devices 2")
+        raise UsageError(f"--devices {devices} is not a number: pass one, as in --devices 2")
     accelerator = _accelerator(selection.pop("accelerator", "auto"), selection)
     with _progress(quiet=as_json or not sys.stderr.isatty()) as tell:
         loop = is_loop(target.load())
@@ -119,10 +119,10 @@ def verify(
 
 
 def report(target: str, found: Verification, coloured: bool = False) -> str:
-    """Return a report in one screen: what is wrong comes first, whole."""
+    """Return a report for one screen. Wrong findings come first."""
     width = min(shutil.get_terminal_size((110, 24)).columns, 118)
     lines = [
-        f"{target} under {found.strategy} on {found.devices} × {found.accelerator}, {found.precision}, held against "
+        f"{target} under {found.strategy} on {found.devices} × {found.accelerator}, {found.precision}, compared with "
         "one process",
         "",
     ]
@@ -144,12 +144,12 @@ def _refuse_for_loops(ctx: click.Context) -> None:
     for name in ("steps", "only", "skip"):
         if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise UsageError(
-                f"--{name} is for modules, and TARGET is your own loop, which is run as it is: leave it out"
+                f"--{name} is for modules, but TARGET is your own loop, which runs unchanged: leave it out"
             )
 
 
 def _accelerator(name: str, selection: dict[str, Any]) -> str:
-    """Return the name of the accelerator that a run has."""
+    """Return the name of the accelerator that a run would have."""
     if name != "auto":
         return name
     from stratagem import RunConfig
@@ -161,7 +161,7 @@ def _accelerator(name: str, selection: dict[str, Any]) -> str:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A context with a function that shows what runs, on standard error."""
+    """Yield a function that shows on standard error which run is in progress. A context manager."""
     from rich.console import Console
 
     with Console(stderr=True, quiet=quiet).status("starting processes") as status:

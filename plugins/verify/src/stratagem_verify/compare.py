@@ -1,4 +1,4 @@
-"""How far numbers of two runs may be apart, and which are further."""
+"""The allowed differences between the numbers of two runs, and the largest differences."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor
 from stratagem_verify.observed import Seen
 
 NOISE = 10.0
-"""Runs may be so many times as far apart as one process is from itself with rounded weights."""
+"""Factor on the difference that rounded weights make in one process. It is allowed between runs."""
 LEAST = 1e-5
-"""Relative; what sums in another order come to."""
+"""Allowed relative difference. Sums in another order differ by less."""
 TRAINED = 0.05
-"""How far, in parts of the way that a training has gone, the weights at its end may be apart: optimizers that look at
-a gradient's sign magnify its rounding."""
+"""Allowed difference between weights at the end, relative to their distance from the start. It is large, because
+optimizers that use the sign of a gradient magnify its rounding errors."""
 
 Losses = Sequence[float | None]
 
 
 @dataclass(frozen=True)
 class Apart:
-    """The largest difference between two runs that is too large."""
+    """The largest of the differences between two runs that are too large."""
 
     where: str
-    """Where it differs: such as "step 3", or the name of a parameter."""
+    """Where it is, such as "step 3" or the name of a parameter."""
     ours: float
     theirs: float
 
@@ -37,24 +37,24 @@ class Apart:
 
 
 def mean_losses(ranks: Sequence[Seen]) -> list[float | None]:
-    """Return the mean over ranks of each micro-batch's losses; None where a rank had none."""
+    """Return the mean over ranks of each micro-batch's loss; None if a rank had none."""
     return [mean(row) for row in zip(*(seen.losses for seen in ranks))]
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where a value is None."""
+    """Return the mean; None if a value is None."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def losses_apart(ours: Losses, theirs: Losses, noise: Losses | None, tolerance: float) -> Apart | None:
-    """Return the first losses that differ by more than rounding does.
+    """Return the first losses that differ by more than rounding errors.
 
     Args:
-        ours: per micro-batch.
-        theirs: of one process.
-        noise: of one process with rounded weights; None where that isn't known.
-        tolerance: relative.
+        ours: losses per micro-batch.
+        theirs: losses of one process.
+        noise: losses of one process with rounded weights; None if unknown.
+        tolerance: allowed relative difference.
     """
     scale = max((abs(each) for each in theirs if each is not None), default=0.0)
     noises = theirs if noise is None else noise
@@ -76,15 +76,15 @@ def gradients_apart(
     names: Collection[str],
     tolerance: float,
 ) -> Apart | None:
-    """Return the parameter whose gradients differ most, if by more than rounding does.
+    """Return the parameter whose gradients differ most, if they differ by more than rounding errors.
 
     Args:
         ours: weights after a step of plain SGD.
-        theirs: those of one process.
-        start: those before.
-        noise: of one process with rounded weights, less what was rounded; None where that isn't known.
-        names: of the parameters.
-        tolerance: relative to the largest gradient of a parameter.
+        theirs: weights of one process after it.
+        start: weights before it.
+        noise: weights of one process that started with rounded weights, minus the rounding; None if unknown.
+        names: names of the parameters.
+        tolerance: allowed difference, relative to a parameter's largest gradient.
     """
     mine, others = (
         {name: each[name].double() - start[name].double() for name in names} for each in (ours, theirs)
@@ -109,7 +109,7 @@ def weights_apart(
     names: Collection[str],
     share: float = TRAINED,
 ) -> tuple[str, float] | None:
-    """Return the tensor that is furthest from one process's, in parts of its way, if by more than `share`."""
+    """Return the tensor with the largest difference, relative to its distance from the start, if above `share`."""
 
     def allowed(name: str) -> float:
         if not theirs[name].is_floating_point():
@@ -126,7 +126,7 @@ def weights_apart(
 
 
 def unequal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> list[str]:
-    """Return the names under which tensors of the same shape aren't bitwise equal, or that one side lacks."""
+    """Return the names of tensors of the same shape that aren't bitwise equal, and of those that one side lacks."""
     lacking = sorted(ours.keys() ^ theirs.keys())
     return lacking + [
         name

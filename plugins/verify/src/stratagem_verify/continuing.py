@@ -1,4 +1,4 @@
-"""Whether resumption, validation and checkpoints are exact."""
+"""Check that resumption, validation and checkpoints are exact."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from stratagem_verify.session import Finding, Session, reason
 from stratagem_verify.state import differing, shown
 
 ROUNDED = 1e-3
-"""In parts of the way that a training has gone: what rounding does to weights, and no lost state."""
+"""Allowed difference between weights, relative to their distance from the start. Lost state makes a larger one."""
 
 NOT_REPEATABLE = (
-    "not compared bit by bit, since the same run, started twice, comes to different numbers: something draws from a "
+    "not compared bitwise, because the same run, started twice, has different results: something draws from a "
     "generator without a seed, or an operation isn't deterministic"
 )
 
 
 def resume(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Whether a run that goes on from a checkpoint in the middle is bitwise one that wasn't interrupted."""
+    """Check that a run that is resumed from its middle is bitwise equal to the uninterrupted one."""
     first = ranks[0]
     if not first.saved_at:
         return Finding("resume", "note", "no checkpoint could be written in the middle")
@@ -47,7 +47,7 @@ def resume(session: Session, ranks: Sequence[Seen]) -> Finding:
             "resume",
             "wrong",
             f"{where}: {name!r} was {shown(first.outside[name])} at the checkpoint, and is "
-            f"{shown(resumed[0].outside[name])} after loading, since the state dict lacks it: use register_buffer, "
+            f"{shown(resumed[0].outside[name])} after loading, because the state dict lacks it: use register_buffer, "
             "or get_extra_state and set_extra_state",
         )
     if _only_rounded(ranks, resumed):
@@ -55,12 +55,12 @@ def resume(session: Session, ranks: Sequence[Seen]) -> Finding:
     if _first_unlike(ranks, session.again(), whole=True) is not None:
         return Finding("resume", "note", NOT_REPEATABLE)
     if any(one != two for one, two in first.samples):
-        where += ": the dataset has its own generator, which no checkpoint keeps"
+        where += ": the dataset has its own generator, which checkpoints don't save"
     return Finding("resume", "wrong", where)
 
 
 def validation(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Whether training with validations on the way is training without."""
+    """Check that training with validations has the same result as training without."""
     first = ranks[0]
     if not first.has_validation:
         return Finding("validation", "right", "there is none")
@@ -77,7 +77,7 @@ def validation(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding(
             "validation",
             "wrong",
-            f"changes {changed[0]!r} of the module: training goes on with another model",
+            f"changes {changed[0]!r} of the module: training continues with another model",
         )
     where = _first_unlike(ranks, validated, whole=True)
     if where is None:
@@ -87,12 +87,12 @@ def validation(session: Session, ranks: Sequence[Seen]) -> Finding:
     return Finding(
         "validation",
         "wrong",
-        f"changes the training: with it, {where}; let it change nothing that the module or its data keep",
+        f"changes the training: with it, {where}; don't change the state of the module or its data in validation",
     )
 
 
 def evaluation(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Whether validation gives one process's metrics."""
+    """Check that validation has one process's metrics."""
     if not ranks[0].has_validation:
         return Finding("evaluation", "right", "there is none")
     path = session.plan.path("train-end")
@@ -116,23 +116,21 @@ def evaluation(session: Session, ranks: Sequence[Seen]) -> Finding:
             return Finding(
                 "evaluation",
                 "wrong",
-                f"{name} is {own:.6g} on rank {rank}, and {value:.6g} in one process on the same weights: log means "
-                "over samples, with sync_dist, and let each rank's batch count by its size (batch_size=)",
+                f"{name} is {own:.6g} on rank {rank}, but {value:.6g} in one process with the same weights: log "
+                "means over samples, with sync_dist, and weight each rank's batch by its size (batch_size=)",
             )
-    return Finding("evaluation", "right", f"{', '.join(theirs.metrics) or 'no metric'} as of one process")
+    return Finding("evaluation", "right", f"{', '.join(theirs.metrics) or 'no metric'} as in one process")
 
 
 def checkpoint(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Whether checkpoints go from the strategy to one process and back."""
+    """Check that one process can load the strategy's checkpoints, and the strategy those of one process."""
     first, found = ranks[0], "one process loads it, with equal weights"
     wrong = unequal(
         {name: first.own[name] for name in first.own.keys() & first.weights.keys()}, first.weights
     )
     wrong = [name for name in wrong if name in first.own]
     if wrong:
-        return Finding(
-            "checkpoint", "wrong", f"what is written of {wrong[0]!r} isn't what the first rank has"
-        )
+        return Finding("checkpoint", "wrong", f"the checkpoint's {wrong[0]!r} isn't that of the first rank")
     try:
         alone = session.alone(
             "loading in one process", runs.load, "loaded", session.plan.path("train-end"), True
@@ -141,26 +139,28 @@ def checkpoint(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding("checkpoint", "wrong", f"one process can't load it: {reason(error)}")
     wrong = unequal(alone.own, first.weights)
     if wrong:
-        return Finding("checkpoint", "wrong", f"one process that loads it has another {wrong[0]!r}")
+        return Finding("checkpoint", "wrong", f"one process loads another {wrong[0]!r} from it")
     if "resharding" not in session.plan.subject.features and len(ranks) > 1:
         return Finding(
-            "checkpoint", "note", f"{found}; the way back isn't declared by the strategy (resharding)"
+            "checkpoint", "note", f"{found}; the strategy doesn't declare that it loads others (resharding)"
         )
     try:
         back = session.under(
             "loading one process's", runs.load, "loaded-back", session.plan.path("loaded-end")
         )
     except RankError as error:
-        return Finding("checkpoint", "wrong", f"of one process, it can't be loaded: {reason(error)}")
+        return Finding("checkpoint", "wrong", f"one process's can't be loaded: {reason(error)}")
     for rank, seen in enumerate(back):
         wrong = unequal(seen.weights, first.weights)
         if wrong:
-            return Finding("checkpoint", "wrong", f"of one process, rank {rank} loads another {wrong[0]!r}")
+            return Finding(
+                "checkpoint", "wrong", f"from one process's, rank {rank} loads another {wrong[0]!r}"
+            )
     return Finding("checkpoint", "right", f"{found}, and the strategy loads one process's")
 
 
 def _first_unlike(ranks: Sequence[Seen], others: Sequence[Seen], whole: bool = False) -> str | None:
-    """Say where runs differ first; None where nowhere."""
+    """Return the first difference between two runs as text; None if there is none."""
     for rank, (one, other) in enumerate(zip(ranks, others)):
         skip = 0 if whole else one.batches_at
         for index, (mine, theirs) in enumerate(zip(one.losses[skip:], other.losses)):
@@ -168,17 +168,17 @@ def _first_unlike(ranks: Sequence[Seen], others: Sequence[Seen], whole: bool = F
                 mine is not None and theirs is not None and mine != mine and theirs != theirs
             ):
                 return (
-                    f"the loss of micro-batch {skip + index + 1} on rank {rank} is {_number(theirs)}, and was "
+                    f"the loss of micro-batch {skip + index + 1} on rank {rank} is {_number(theirs)}, but was "
                     f"{_number(mine)} in the first run"
                 )
         if one.steps != other.steps or len(one.losses) - skip != len(other.losses):
-            return f"rank {rank} makes {other.steps} steps, and made {one.steps} in the first run"
+            return f"rank {rank} makes {other.steps} steps, but made {one.steps} in the first run"
     apart = unequal(others[0].weights, ranks[0].weights)
-    return f"{apart[0]!r} at the end isn't bitwise what it was in the first run" if apart else None
+    return f"{apart[0]!r} at the end isn't bitwise equal to that of the first run" if apart else None
 
 
 def _only_rounded(ranks: Sequence[Seen], others: Sequence[Seen]) -> bool:
-    """Whether runs differ by no more than sums that are taken in another order."""
+    """Return whether runs differ by no more than sums in another order do."""
     first, other = ranks[0], others[0]
     if first.weights.keys() != other.weights.keys():
         return False

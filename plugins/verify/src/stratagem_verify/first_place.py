@@ -1,4 +1,4 @@
-"""The first place where the ranks' training differs from one process's, as `stratagem diff` names it."""
+"""The first difference between the training of the ranks and of one process, as named by `stratagem diff`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from stratagem_verify.runs import Repetition
 from stratagem_verify.session import Finding, Session
 
 COMPARED = ("loss", "gradients", "training")
-"""Questions whose answer is a comparison of two trainings."""
+"""Questions that compare two trainings."""
 
 
 def first_place(session: Session, ranks: Sequence[Seen], findings: Sequence[Finding]) -> str:
-    """Say where the trainings part, if a comparison of them found something wrong; otherwise return "".
+    """Return the first difference, if a comparison of trainings has found something wrong; otherwise "".
 
     Args:
-        session: of the runs.
-        ranks: what the first run under the strategy came to, by rank.
-        findings: the answers.
+        session: the runs.
+        ranks: results of the first run under the strategy, by rank.
+        findings: the answers to all questions.
     """
     wrong = {each.question for each in findings if each.question in COMPARED and each.verdict == "wrong"}
     if not wrong or ranks[0].draws or ranks[0].manual:
-        return ""  # two trainings that draw random numbers differ from the first step on
+        return ""  # two trainings that draw random numbers differ from the first step
     source, steps = session.longest if wrong == {"training"} else ("train", ranks[0].steps)
     folder, how = session.plan.path("records"), Repetition(source, "whole", steps)
 
@@ -43,10 +43,10 @@ def first_place(session: Session, ranks: Sequence[Seen], findings: Sequence[Find
         session.under("recording: ranks", runs.record, "recorded", f"{folder}/ranks", steps)
         try:
             one_process = alone("one process")
-        except RankError:  # the ranks' batches don't make one
+        except RankError:  # the ranks' batches can't be joined
             how = replace(how, form="ranks")
             one_process = alone("one process")
         found = compare(one_process, f"{folder}/ranks", [alone("another rounding", rounding=True)])
     except (RankError, StratagemError):
-        return ""  # what was found stands without it
+        return ""  # the findings are valid without it
     return with_cause(found) if found.first is not None else ""

@@ -1,4 +1,4 @@
-"""In which form one process repeats what the ranks did, and whether it comes to the same."""
+"""Find the form in which one process can repeat the ranks' training, and whether the results are equal."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Compare = Callable[[Session, Sequence[Seen], Seen, "Seen | None"], "Apart | None
 
 @dataclass(frozen=True)
 class Tried:
-    """A run under the strategy, and in which form one process comes to the same."""
+    """A run under the strategy, and the form in which one process has the same results."""
 
     ranks: Sequence[Seen]
     source: str
     form: Form | None
     apart: Apart | None
-    """From one process with all batches joined, or else one after the other; None where it is none."""
+    """Difference from one process with joined batches, or else with batches in turn; None if there is none."""
     why_not: str = ""
-    """Why batches can't be joined."""
+    """Why the batches can't be joined."""
 
 
 def try_forms(
     session: Session, ranks: Sequence[Seen], source: str, compare: Compare, quiet: bool = False
 ) -> Tried:
-    """Return the first form in which one process comes to what the ranks did."""
+    """Return the first form in which one process has the ranks' results."""
     forms: list[Form] = ["whole"]
     if data_ranks(ranks) > 1 and not ranks[0].manual:
         forms.append("ranks")
@@ -54,20 +54,20 @@ def try_forms(
 
 
 def apart_from(session: Session, ranks: Sequence[Seen], how: Repetition, compare: Compare) -> Apart | None:
-    """Return where ranks and one process are apart by more than rounding; None where nowhere."""
+    """Return the largest difference between ranks and one process beyond rounding errors; None if there is none."""
     alone = session.repeated(how)
     found = compare(session, ranks, alone, None)
-    # Only where they differ it takes to know by how much rounding makes them do so.
+    # Measure the effect of rounding errors only if the results differ, because it needs another run.
     return compare(session, ranks, alone, noisy(session, how)) if found is not None else None
 
 
 def noisy(session: Session, how: Repetition) -> Seen:
-    """Return what one process comes to from rounded weights."""
+    """Return the results of one process that starts with rounded weights."""
     return session.repeated(replace(how, noise=session.plan.subject.tolerance(session.plan.precision) / 10))
 
 
 def by_losses(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None) -> Apart | None:
-    """Compare losses; in manual optimization, weights as well."""
+    """Compare losses; if the module optimizes manually, weights as well."""
     count = len(alone.losses) // max(1, len(ranks[0].losses))
     noise = by_step(noisy, count) if noisy is not None else None
     found = losses_apart(mean_losses(ranks), by_step(alone, count), noise, session.tolerance)
@@ -78,7 +78,7 @@ def by_losses(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen 
 
 
 def by_gradients(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None) -> Apart | None:
-    """Compare what a step of plain SGD changed."""
+    """Compare the changes of weights in a step of plain SGD."""
     first = ranks[0]
     noise = noisy.weights if noisy is not None else None
     return gradients_apart(first.weights, alone.weights, first.start, noise, first.trained, session.tolerance)
@@ -87,7 +87,7 @@ def by_gradients(session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Se
 def by_weights(
     session: Session, ranks: Sequence[Seen], alone: Seen, noisy: Seen | None
 ) -> tuple[str, float] | None:
-    """Compare weights at the end; return the tensor that is furthest, and how far in parts of its way."""
+    """Compare weights at the end. Return the tensor with the largest relative difference, and that difference."""
     first = ranks[0]
     left_out = first.normalization if first.batch_norms else set()
     if data_ranks(ranks) > 1:
@@ -99,5 +99,5 @@ def by_weights(
 
 
 def by_step(alone: Seen, ranks: int) -> list[float | None]:
-    """Return the mean over the ranks whose batches came one after the other."""
+    """Return the mean losses over ranks, whose batches came one after the other."""
     return [mean(alone.losses[at : at + ranks]) for at in range(0, len(alone.losses), ranks)]

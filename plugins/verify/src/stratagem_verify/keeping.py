@@ -1,4 +1,4 @@
-"""Whether ranks have the data, the buffers and the optimizers that they should have."""
+"""Check the data, the buffers and the optimizers of ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from stratagem_verify.state import shown
 
 
 def data(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Whether ranks read different samples of the same data."""
+    """Check that ranks read different samples of the same data."""
     for index, digests in enumerate(zip(*(seen.samples for seen in ranks))):
         if len({first for first, _ in digests}) > 1:
             other = next(rank for rank, pair in enumerate(digests) if pair[0] != digests[0][0])
             return Finding(
                 "data",
                 "wrong",
-                f"sample {index + 1} of those looked at differs between rank 0 and rank {other}, though all "
+                f"sample {index + 1} of those that were read differs between rank 0 and rank {other}, though all "
                 "generators had the same seed: the dataset shuffles itself or draws by rank, so that ranks share "
-                "out different data; let the sampler shuffle",
+                "different data; let the sampler shuffle",
             )
     first = {seen.data_rank: seen for seen in ranks}
     repeats = len(set(ranks[0].batch_digests)) == 1
@@ -32,7 +32,7 @@ def data(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding(
             "data",
             "wrong",
-            f"all {len(first)} ranks read the same batches: let each read its own part, by a DataLoader over a "
+            f"all {len(first)} ranks read the same batches: let each read its own share, with a DataLoader over a "
             "map-style dataset, or by self.trainer.global_rank",
         )
     own = sum(one != two for one, two in ranks[0].samples)
@@ -40,18 +40,20 @@ def data(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding(
             "data",
             "note",
-            "a sample that is read twice from the same seed differs: the dataset has its own generator, which "
-            "no checkpoint keeps",
+            "a sample that is read twice with the same seed differs: the dataset has its own generator, which "
+            "checkpoints don't save",
         )
     if not ranks[0].samples:
         return Finding("data", "right", f"{len(first)} of {len(first)} ranks read different batches")
     return Finding(
-        "data", "right", f"each of {len(first)} ranks reads its own part of a dataset that is the same on all"
+        "data",
+        "right",
+        f"each of {len(first)} ranks reads its own share of a dataset that is the same on all",
     )
 
 
 def buffers(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Whether buffers are equal on all ranks."""
+    """Check that buffers are equal on all ranks."""
     first = ranks[0]
     if not first.buffers:
         return Finding("buffers", "right", "there are none")
@@ -71,8 +73,9 @@ def buffers(session: Session, ranks: Sequence[Seen]) -> Finding:
             return Finding(
                 "buffers",
                 "wrong",
-                f"{found[0]!r} isn't what one process comes to, {shown(_largest(apart[found[0]][0]))} and "
-                f"{shown(_largest(apart[found[0]][1]))} at most: it is updated from one rank's data; use "
+                f"{found[0]!r} isn't that of one process: its largest values are "
+                f"{shown(_largest(apart[found[0]][0]))} and "
+                f"{shown(_largest(apart[found[0]][1]))}; it is updated from one rank's data; use "
                 "self.trainer.collectives.all_reduce",
             )
     if own:
@@ -81,9 +84,9 @@ def buffers(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding(
             "buffers",
             "wrong",
-            f"{name!r} differs between ranks, {shown(_largest(one))} and {shown(_largest(other))} at most: each "
-            "updates it from its own data, and a checkpoint has the first rank's; update it with self.trainer."
-            "collectives.all_reduce",
+            f"{name!r} differs between ranks: its largest values are {shown(_largest(one))} and "
+            f"{shown(_largest(other))}; each updates it from its own data, and a checkpoint has the first rank's; "
+            "update it with self.trainer.collectives.all_reduce",
         )
     if apart:
         return Finding(
@@ -96,7 +99,7 @@ def buffers(session: Session, ranks: Sequence[Seen]) -> Finding:
 
 
 def optimizers(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Whether the optimizers have the module's parameters."""
+    """Check that the optimizers have the module's parameters."""
     alone = None
     forms: tuple[Form, ...] = ("whole", "ranks", "same")
     for form in forms:
@@ -111,8 +114,8 @@ def optimizers(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding(
             "optimizers",
             "wrong",
-            f"configure_optimizers gives {alone.foreign} tensors that aren't the module's parameters, as copies are: "
-            "they are stepped, and the module isn't; pass self.parameters()",
+            f"configure_optimizers returns {alone.foreign} tensors that aren't the module's parameters, such as "
+            "copies: they are stepped, but the module isn't; pass self.parameters()",
         )
     still = [
         name
@@ -123,21 +126,21 @@ def optimizers(session: Session, ranks: Sequence[Seen]) -> Finding:
         return Finding(
             "optimizers",
             "wrong",
-            f"no parameter changes in {alone.steps} steps: configure_optimizers has others than those that the loss "
-            "depends on",
+            f"no parameter changes in {alone.steps} steps: configure_optimizers has other parameters than those "
+            "that the loss depends on",
         )
     if alone.without_optimizer:
         return Finding(
             "optimizers",
             "note",
-            f"{len(alone.without_optimizer)} parameters require gradients and are in no optimizer, as "
-            f"{sorted(alone.without_optimizer)[0]!r}: freeze them by requires_grad_(False), or add them",
+            f"{len(alone.without_optimizer)} parameters require gradients, but are in no optimizer, such as "
+            f"{sorted(alone.without_optimizer)[0]!r}: freeze them with requires_grad_(False), or add them",
         )
     if still:
         return Finding(
             "optimizers",
             "note",
-            f"{len(still)} of {len(alone.trained)} parameters never changed, as {still[0]!r}",
+            f"{len(still)} of {len(alone.trained)} parameters never changed, such as {still[0]!r}",
         )
     return Finding(
         "optimizers", "right", f"all {len(alone.trained)} trained parameters are in one, and change"

@@ -1,4 +1,4 @@
-"""Callbacks with which the runs are watched, and what is seen."""
+"""Callbacks that observe the runs, and `Seen`, what they record."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Seen(TrainingRecord):
-    """What a run came to, on one rank; `own` has all parameters and buffers that this rank has or can gather."""
+    """The results of a run on one rank. `own` has all parameters and buffers that this rank has or can gather."""
 
     losses: list[float | None] = field(default_factory=list)
-    """Per micro-batch; None where the step returned none."""
+    """Loss of each micro-batch; None if the step returned none."""
     sizes: list[int | None] = field(default_factory=list)
-    """Samples per micro-batch."""
+    """Number of samples of each micro-batch."""
     manual: bool = False
     """Whether the module optimizes manually."""
     data_rank: int = 0
     num_batches: int | None = None
-    """Per epoch."""
+    """Number of batches per epoch."""
     saved_at: int = 0
-    """Steps at which the checkpoint in the middle was written; 0 for none."""
+    """Number of steps at the checkpoint in the middle; 0 without one."""
     batches_at: int = 0
-    """Micro-batches that it had seen by then."""
+    """Number of micro-batches before that checkpoint."""
     draws: bool = False
     """Whether a step drew random numbers."""
     batch_norms: list[str] = field(default_factory=list)
-    """Layers that normalize with their rank's batch."""
+    """Names of layers that normalize with their rank's batch only."""
     trained: list[str] = field(default_factory=list)
     """Names of parameters that require gradients."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     normalization: set[str] = field(default_factory=set)
     """Names of buffers that are running statistics of normalization layers."""
     outside: dict[str, Any] = field(default_factory=dict)
-    """What the module kept outside its state dict at the checkpoint in the middle, or after loading it."""
+    """Values outside the module's state dict, at the checkpoint in the middle or after loading it."""
     batch_digests: list[str] = field(default_factory=list)
     samples: list[tuple[str, str]] = field(default_factory=list)
-    """Of some samples, a number of what was read twice from the same seed; none where that says nothing."""
+    """Two digests of each of some samples, read twice with the same seed; empty if ranks may have other samples."""
     foreign: int = 0
-    """Tensors in the optimizers that aren't the module's parameters."""
+    """Number of tensors in the optimizers that aren't the module's parameters."""
     without_optimizer: list[str] = field(default_factory=list)
     optimizer_counts: list[int] = field(default_factory=list)
-    """Integers among the optimizers' settings, as `start_preconditioning_step`."""
+    """Integers among the optimizers' settings, such as `start_preconditioning_step`."""
     has_validation: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the validation."""
     validation_draws: bool = False
     """Whether validation drew random numbers."""
     validation: list[str] = field(default_factory=list)
-    """What validation changed."""
+    """Names of values that validation changed."""
 
 
 def draw_state(device: torch.device) -> str:
-    """Return a number of the states of torch's generators."""
+    """Return a digest of the states of torch's generators."""
     states = capture_rng(device)
     return state.digest([states["torch"], states.get("device", 0)])
 
@@ -86,13 +86,13 @@ def _counts(optimizers: Sequence[Optimizer]) -> list[int]:
 
 
 class Record(Recorder):
-    """Keeps losses, and at the end what has become of the module.
+    """Records losses, and at the end the state of the module.
 
     Args:
         path: prefix of files.
-        load_from: a checkpoint whose weights the run begins with.
-        noise: by how much, relatively, weights are changed at the start.
-        quiet: keep the module in evaluation mode, in which dropout and batch norm rest.
+        load_from: checkpoint whose weights are loaded at the start.
+        noise: relative size of random changes of the weights at the start.
+        quiet: whether to keep the module in evaluation mode, without dropout and batch statistics.
     """
 
     def __init__(
@@ -142,16 +142,16 @@ class Record(Recorder):
         try:
             return super().loss_in(outputs)
         except DataError:
-            return None  # a manual step returns what it likes
+            return None  # a manual step may return anything
 
     def read_weights(self, trainer: Trainer) -> dict[str, Tensor]:
-        # Of a checkpoint of the whole run, from which others resume.
+        # Read a checkpoint of the whole run. Other runs resume from it.
         trainer.save_checkpoint(f"{self.path}-end")
         return read_whole(trainer.runtime.session.checkpointer, f"{self.path}-end", "model/")
 
     def on_end(self, trainer: Trainer, module: Module, stage: str) -> None:
         seen = self.seen
-        # Before a checkpoint, for which a strategy may make them equal.
+        # Copy buffers before a checkpoint is written: for it, a strategy may make them equal on all ranks.
         seen.buffers = state.own_buffers(module)
         super().on_end(trainer, module, stage)
         seen.steps, seen.weights = self.steps, self.weights
@@ -160,12 +160,12 @@ class Record(Recorder):
 
 
 class Capture(Record):
-    """Keeps a run's batches and the states of its generators, too, for others to repeat it.
+    """Also keeps a run's batches and the states of its generators, so that others can repeat it.
 
     Args:
         path: prefix of files.
-        save_at: write a checkpoint at the first such step, or a later one that ends no epoch; 0 for never.
-        steps: of the run.
+        save_at: write a checkpoint at this step, or at the first one after it that doesn't end an epoch; 0 for never.
+        steps: number of steps of the run.
         quiet: as for `Record`.
     """
 
@@ -213,11 +213,11 @@ class Capture(Record):
 
 
 class Resumed(Record):
-    """Keeps what a module has outside its state dict after loading.
+    """Keeps the values outside a module's state dict after loading a checkpoint.
 
     Args:
         path: prefix of files.
-        names: of what it had at the checkpoint.
+        names: names of those values at the checkpoint.
     """
 
     def __init__(self, path: str, names: Collection[str]) -> None:
@@ -231,7 +231,7 @@ class Resumed(Record):
 
 
 class Validated(Record):
-    """Finds what validation changes."""
+    """Finds the values that validation changes."""
 
     def on_evaluation_start(self, trainer: Trainer, module: Module, stage: str) -> None:
         self._before = self._now(trainer, module)

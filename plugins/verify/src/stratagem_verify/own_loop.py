@@ -1,6 +1,6 @@
-"""`verify_loop`: whether your own training loop, a function of a `Runtime`, trains as one process does.
+"""`verify_loop`: check that your own training loop, a function of a `Runtime`, trains as one process does.
 
-The ranks' batches are kept and given to one process, joined step by step: the data has to come from
+The ranks' batches are recorded, and joined for one process, step by step. So the loop must get its data from
 `runtime.dataloader`.
 """
 
@@ -34,11 +34,11 @@ DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 Load = Callable[[], Callable[[Runtime], Any]]
 SHARE = 0.01
-"""How far weights may be apart, in parts of the way that training has gone."""
+"""Allowed difference between weights, relative to their distance from the start."""
 
 
 def is_loop(function: Any) -> bool:
-    """Whether a target is a training loop: a function whose first parameter is called `runtime`."""
+    """Return whether a target is a training loop: a function whose first parameter is called `runtime`."""
     if inspect.isclass(function):
         return False
     return next(iter(inspect.signature(function).parameters), "") == "runtime"
@@ -46,14 +46,14 @@ def is_loop(function: Any) -> bool:
 
 @dataclass(kw_only=True)
 class LoopResult(TrainingRecord):
-    """What a loop came to on one rank: weights of all modules, by their place among those that were set up."""
+    """The results of a loop on one rank. Names of weights begin with the index of the module that was set up."""
 
     batches: int = 0
     batch_norms: bool = False
 
 
 class _Kept:
-    """A loader whose batches are kept, epoch by epoch."""
+    """A loader that records its batches by epoch."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -73,7 +73,7 @@ class _Kept:
 
 
 class _Joined(_Kept):
-    """Gives the batches that ranks had, joined."""
+    """Yields the recorded batches of the ranks, joined."""
 
     def __init__(self, loader: Any, ranks: list[list[list[Any]]]) -> None:
         super().__init__(loader)
@@ -90,7 +90,7 @@ class _Joined(_Kept):
 
 
 class _WatchedRuntime(Runtime):
-    """Keeps batches and the weights at the start; gives kept batches where `replayed` has some."""
+    """Records batches and initial weights. Yields recorded batches if `replayed` has some."""
 
     def watch(self, replayed: list[list[list[list[Any]]]] | None = None) -> None:
         self.loaders: list[_Kept] = []
@@ -98,13 +98,13 @@ class _WatchedRuntime(Runtime):
         self.count = 0
 
     def all_prepared(self) -> list[Prepared]:
-        """What was set up, in order."""
+        """Return what was set up, in order."""
         return list(self._prepared)
 
     def setup(self, module: nn.Module, *optimizers: Any, **options: Any) -> Any:
         for each in module.modules():
             if isinstance(each, DROPOUTS):
-                each.p = 0.0  # a batch and its parts would draw different numbers
+                each.p = 0.0  # dropout would draw different numbers for a batch and for its parts
             self.result.batch_norms |= isinstance(each, BATCH_NORMS)
         tensors = module.state_dict()
         self.result.start.update({f"{self.count}/{name}": t.detach().clone() for name, t in tensors.items()})
@@ -126,7 +126,7 @@ class _WatchedRuntime(Runtime):
 def run_loop(
     subject: StrategySubject, load: Load, folder: str, precision: str, replays: bool = False
 ) -> LoopResult:
-    """Run a loop under a strategy, or again in one process on the batches that ranks had. Run by every rank."""
+    """Run a loop under a strategy, or in one process on the ranks' recorded batches. Run by every rank."""
     runtime = _WatchedRuntime(**subject.selection(), precision=precision, seed=SEED, run_dir=f"{folder}/run")
     replayed = None
     if replays:
@@ -163,11 +163,10 @@ def verify_loop(
 ) -> Verification:
     """Run a loop under a strategy and in one process on the same global batches, and compare all weights.
 
-    Args:
-        load: returns the loop, a function of a `Runtime`; pickled, and called in every worker.
-        subject: the strategy, the accelerator, and on how many devices.
-        settings: `precision`; nothing else is a loop's.
-        tell: called with the name of each run, before it.
+    load: returns the loop, a function of a `Runtime`. It is pickled, and called in every worker.
+    subject: the strategy, the accelerator, and the number of devices.
+    settings: only `precision`; a loop has no other settings.
+    tell: called with the name of each run, before it.
 
     Raises:
         UsageError: a setting that a loop doesn't have.
@@ -179,7 +178,7 @@ def verify_loop(
     given.pop("seed", None)
     if given:
         raise UsageError(
-            f"your own loop has no setting {sorted(given)[0]!r}: leave it out, and write it in the loop"
+            f"your own loop has no setting {sorted(given)[0]!r}: leave it out, and set it in the loop"
         )
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stratagem-verify-") as folder:
@@ -206,7 +205,7 @@ def _findings(
             Finding(
                 "run",
                 "note",
-                "read no batch from runtime.dataloader(...), so that one process can't be given the batches of all "
+                "read no batch from runtime.dataloader(...), so one process can't get the batches of all "
                 "ranks: nothing was compared",
             )
         ]
@@ -218,21 +217,24 @@ def _findings(
             1, run_loop, alone, load, folder, precision, True, timeout_s=subject.timeout_s
         )[0]
     except RankError as error:
-        return [*found, Finding("loop", "note", f"not compared: in one process it fails: {reason(error)}")]
+        return [*found, Finding("loop", "note", f"not compared: it fails in one process: {reason(error)}")]
     if first.weights.keys() != theirs.weights.keys():
         unlike = sorted(first.weights.keys() ^ theirs.weights.keys())
-        return [*found, Finding("loop", "wrong", f"has other weights than in one process, as {unlike[0]!r}")]
+        return [
+            *found,
+            Finding("loop", "wrong", f"has other weights than in one process, such as {unlike[0]!r}"),
+        ]
     names = [name for name in theirs.weights if name in theirs.start]
     apart = weights_apart(first.weights, theirs.weights, theirs.start, None, names, SHARE)
     if apart is None:
         return [
             *found,
-            Finding("loop", "right", f"after it, all {len(names)} tensors are those of one process"),
+            Finding("loop", "right", f"after it, all {len(names)} tensors are equal to those of one process"),
         ]
     name, share = apart
     text = (
-        f"{name.partition('/')[2]!r} of module {int(name.partition('/')[0]) + 1} is away from one process's by "
-        f"{share:.1%} of the way that it went"
+        f"{name.partition('/')[2]!r} of module {int(name.partition('/')[0]) + 1} differs from one process's by "
+        f"{share:.1%} of its distance from the start"
     )
     if first.batch_norms:
         return [
@@ -244,6 +246,6 @@ def _findings(
         Finding(
             "loop",
             "wrong",
-            f"{text}: look for gradients or weights that the loop takes from one rank's samples alone",
+            f"{text}: look for gradients or weights that the loop computes from one rank's samples only",
         ),
     ]

@@ -1,4 +1,4 @@
-"""`Plan`: what is verified, and how its runs are made under the strategy and in one process."""
+"""`Plan`: what is verified, and how to make its runs under the strategy and in one process."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ NOT_OURS = (
     ),
     *("max_restarts", "environment", "strategy", "strategy_options", "accelerator", "devices"),
 )
-"""Settings of a trainer that are the plan's own, or have no meaning for its runs."""
+"""Settings of a trainer that the plan sets itself, or that have no meaning for its runs."""
 
 
 class OneProcess(Strategy):
-    """Trains on one device, as plain PyTorch does: what is compared with."""
+    """Trains on one device, as plain PyTorch does, for comparison."""
 
     capabilities = Capabilities(features=frozenset(FEATURES) - {"collective_forward", "several_devices"})
 
@@ -45,39 +45,39 @@ class Plan:
     """A module, a strategy and settings. Frozen and picklable: every rank has a copy."""
 
     subject: StrategySubject
-    """The strategy, its options, the accelerator, and on how many devices."""
+    """The strategy, its options, the accelerator, and the number of devices."""
     make_module: Callable[[], Module]
-    """Makes the user's module, with its data, in each worker."""
+    """Makes the user's module with its data, in each worker."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further keywords of `Trainer`."""
     steps: int = 6
-    """Optimizer steps of a run."""
+    """Number of optimizer steps of a run."""
 
     @property
     def accumulate(self) -> int:
-        """Micro-batches per optimizer step and rank."""
+        """Number of micro-batches per optimizer step and rank."""
         return int(self.settings.get("accumulate_grad_batches", 1))
 
     @property
     def precision(self) -> str:
-        """Its name."""
+        """Name of the precision."""
         return str(self.settings.get("precision", "32-true"))
 
     def trainer(self, name: str, callbacks: Sequence[Callback], **settings: Any) -> Trainer:
-        """Make the trainer of a run under the strategy. In a worker."""
+        """Return the trainer of a run under the strategy. Called in a worker."""
         return self.subject.trainer(**self._keywords(name, callbacks, settings))
 
     def trainer_alone(self, name: str, callbacks: Sequence[Callback], **settings: Any) -> Trainer:
-        """Make the trainer of a run in one process. In a worker."""
+        """Return the trainer of a run in one process. Called in a worker."""
         alone = replace(
             self.subject, strategy=OneProcess, options={}, options_for={}, options_at={}, world_size=1
         )
-        # It gets the batches that ranks had, where it trains.
+        # In training it gets the ranks' recorded batches, so that the limit is in them already.
         own = {**self._keywords(name, callbacks, {}), "limit_train_batches": None}
         return alone.trainer(**{**own, **settings})
 
     def path(self, name: str) -> str:
-        """Where a run leaves something."""
+        """Return the path of a file or folder of a run."""
         return f"{self.subject.folder}/{name}"
 
     def _keywords(self, name: str, callbacks: Sequence[Callback], settings: dict[str, Any]) -> dict[str, Any]:

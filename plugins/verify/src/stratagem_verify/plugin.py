@@ -1,4 +1,4 @@
-"""What stratagem-verify offers: the command `verify`."""
+"""The command of stratagem-verify: `verify`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from stratagem.sdk.catalogue import CommandGroup
 
 @hookimpl
 def stratagem_commands(cli: CommandGroup) -> None:
-    """Add the command, which is imported when it is asked for."""
+    """Add the command. It is imported when it is called."""
     cli.add_lazy("verify", "stratagem_verify.command:verify")

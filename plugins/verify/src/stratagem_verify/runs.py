@@ -1,4 +1,4 @@
-"""The runs under the strategy, each as every rank runs it, and those in one process that they are compared with."""
+"""The runs under the strategy, as every rank runs them, and the runs in one process that they are compared with."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from stratagem_trainer.trainer import Trainer
 
 Form = Literal["ranks", "whole", "same"]
-"""How one process gets the batches of several ranks: one after the other in each step, as parts of it; joined to
-one batch; or those of the first rank alone."""
+"""How one process gets the batches of several ranks. "ranks": one after the other in each step, as parts of it.
+"whole": joined to one batch. "same": only those of the first rank."""
 
 _UNCLIPPED: dict[str, Any] = {"gradient_clip_val": None, "gradient_clip_algorithm": "norm"}
 
@@ -40,14 +40,14 @@ _UNCLIPPED: dict[str, Any] = {"gradient_clip_val": None, "gradient_clip_algorith
 def capture(
     plan: Plan, name: str, gradients: bool = False, quiet: bool = False, steps: int | None = None
 ) -> Seen:
-    """Train as the user does; keep batches, generators and a checkpoint from the middle. Run by every rank.
+    """Train as the user does; record batches, generators and a checkpoint in the middle. Run by every rank.
 
     Args:
         plan: what is verified.
-        name: of the run's files.
-        gradients: make one step of plain SGD, whose change is the gradient.
+        name: name of the run's files.
+        gradients: make one step of plain SGD, whose change of the weights is the gradient.
         quiet: keep the module in evaluation mode.
-        steps: other than the plan's.
+        steps: number of steps, if not the plan's.
     """
     steps = 1 if gradients else steps or plan.steps
     callback = Capture(plan.path(name), 0 if gradients else max(1, plan.steps // 2), steps, quiet)
@@ -60,14 +60,14 @@ def capture(
 
 
 def resume(plan: Plan, name: str, path: str, names: Collection[str]) -> Seen:
-    """Go on from a checkpoint to the end, and look at some values that it lacks. Run by every rank."""
+    """Resume from a checkpoint to the end, and read some values outside of it. Run by every rank."""
     callback = Resumed(plan.path(name), names)
     plan.trainer(name, [callback]).fit(Watched(plan.make_module), ckpt_path=path)
     return callback.seen
 
 
 def train_with_validation(plan: Plan, name: str, interval: int | None) -> Seen:
-    """Train as `capture` does, with validations on the way. Run by every rank."""
+    """Train as `capture` does, with validations in between. Run by every rank."""
     callback = Validated(plan.path(name))
     settings = {"limit_val_batches": 2, "val_check_interval": interval}
     plan.trainer(name, [callback], **settings).fit(Watched(plan.make_module))
@@ -87,7 +87,7 @@ def validate(plan: Plan, name: str, path: str, alone: bool = False) -> Seen:
 
 
 def load(plan: Plan, name: str, path: str, alone: bool = False) -> Seen:
-    """Load a finished run's checkpoint, and train no more. Run by every rank, or in one process."""
+    """Load the checkpoint of a finished run, without further training. Run by every rank, or in one process."""
     callback = Record(plan.path(name))
     trainer = (plan.trainer_alone if alone else plan.trainer)(name, [callback])
     trainer.fit(Watched(plan.make_module), ckpt_path=path)
@@ -95,7 +95,7 @@ def load(plan: Plan, name: str, path: str, alone: bool = False) -> Seen:
 
 
 def train_on_same(plan: Plan, name: str, source: str, steps: int, gradients: bool = False) -> Seen:
-    """Train with the first rank's batches, and its random numbers, on every rank. Run by every rank."""
+    """Train with the first rank's batches and random numbers on every rank. Run by every rank."""
     replay = _Replay(plan, name, source, "same")
     settings = _UNCLIPPED if gradients else {}
     plan.trainer(name, [replay], max_steps=steps, **settings).fit(
@@ -117,29 +117,29 @@ def record(plan: Plan, name: str, folder: str, steps: int) -> Seen:
 
 @dataclass(frozen=True)
 class Repetition:
-    """How one process repeats what `capture` kept."""
+    """How one process repeats what `capture` recorded."""
 
     source: str
-    """Name of that run."""
+    """Name of the recorded run."""
     form: Form
     steps: int
     gradients: bool = False
     noise: float = 0.0
     quiet: bool = False
     seed: int | None = None
-    """Seed of random numbers other than those of the ranks."""
+    """Seed for other random numbers than those of the ranks."""
 
 
 def repeat(plan: Plan, how: Repetition, recording: Sequence[Callback] = ()) -> Seen:
-    """Train in one process on the batches that the ranks had, from the same weights.
+    """Train in one process on the ranks' batches, from the same weights.
 
     Args:
         plan: what is verified.
-        how: how one process repeats it.
+        how: how one process repeats the run.
         recording: a callback that records the training.
 
     Raises:
-        JoinError: the ranks' batches don't make one.
+        JoinError: the ranks' batches can't be joined.
     """
     name = f"{how.source}-{how.form}-{how.noise}-{how.quiet}-{how.seed}"
     replay = _Replay(plan, name, how.source, how.form, how.noise, how.quiet, how.seed)
@@ -160,7 +160,7 @@ def train_alone(plan: Plan, name: str) -> Seen:
 
 
 class _Replay(Record):
-    """Gives a run the batches that ranks had, and lets each be as on its rank: generators, and the module's state."""
+    """Yields the ranks' batches, and restores each rank's generators and module state for its batches."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _Replay(Record):
 
 
 class _Epochs:
-    """Batches by epoch; a loader that gives those of `epoch`."""
+    """A loader of recorded batches. It yields those of `epoch`."""
 
     def __init__(self, batches: list[tuple[int, Any]]) -> None:
         self.epoch = 0
@@ -225,7 +225,7 @@ class _Epochs:
 
 
 def _files(plan: Plan, name: str) -> list[str]:
-    """Paths of what the ranks kept, in their order."""
+    """Return the paths of the ranks' recordings, in the order of ranks."""
     found: list[str] = []
     while os.path.exists(path := f"{plan.path(name)}-rank{len(found)}.pt"):
         found.append(path)

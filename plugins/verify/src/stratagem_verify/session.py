@@ -1,4 +1,4 @@
-"""`Session`: makes the runs that questions ask for, each once."""
+"""`Session`: makes the runs that questions need, each once."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Finding:
     question: str
     """Name of the question, such as "loss"."""
     verdict: Verdict
-    """"note": nothing is wrong, but there is something to know: what differs by definition, or wasn't compared."""
+    """"note": nothing is wrong, but something differs by definition, or wasn't compared."""
     text: str
-    """What was tried, or what is otherwise and what to do."""
+    """What was compared; or what is wrong and what to do."""
 
 
 class NotRepeatedError(Exception):
-    """One process can't repeat what the ranks did; the message says why."""
+    """One process can't repeat the ranks' training. The message says why."""
 
 
 class Session:
@@ -50,15 +50,15 @@ class Session:
         self._repeated: dict[runs.Repetition, Seen | NotRepeatedError] = {}
         self._again: list[Seen] | None = None
         self.form: runs.Form | None = None
-        """In which form one process came to the losses of the ranks; None where in none."""
+        """The form in which one process has the ranks' losses; None if it has them in none."""
         self.quiet = False
-        """Whether it did so only in evaluation mode."""
+        """Whether it has them only in evaluation mode."""
         self.longest: tuple[str, int] = ("train", plan.steps)
         """Name and optimizer steps of the longest run under the strategy."""
 
     @property
     def tolerance(self) -> float:
-        """How far losses may be apart, relative to the largest."""
+        """Allowed difference between losses, relative to the largest one."""
         return max(LEAST, self.plan.subject.tolerance(self.plan.precision))
 
     def under(self, what: str, function: Callable[..., Seen], *args: Any) -> list[Seen]:
@@ -78,21 +78,21 @@ class Session:
         return self._run(self._alone, 1, what, function, *args)[0]
 
     def again(self) -> list[Seen]:
-        """Return what a second run comes to that is started like the first; in new processes."""
+        """Return the results of a second run with the same start, in new processes."""
         if self._again is None:
             self.fresh()
             self._again = self.under("training once more", runs.capture, "again")
         return self._again
 
     def fresh(self) -> None:
-        """Let the next run under the strategy have new processes."""
+        """Start new processes for the next run under the strategy."""
         self._ranks.close()
 
     def repeated(self, how: runs.Repetition) -> Seen:
-        """Return what one process makes of the ranks' batches.
+        """Return the results of one process on the ranks' batches.
 
         Raises:
-            NotRepeatedError: it can't.
+            NotRepeatedError: one process can't repeat the run.
         """
         if how not in self._repeated:
             self._repeated[how] = self._repeat(how)
@@ -119,7 +119,7 @@ class Session:
 
 
 def reason(error: RankError) -> str:
-    """Return why a rank failed, in a line."""
+    """Return why a rank failed, in one line."""
     if error.error is not None:
         name = "" if isinstance(error.error, UsageError) else f"{type(error.error).__name__}: "
         return name + " ".join(str(error.error).split())
@@ -128,5 +128,5 @@ def reason(error: RankError) -> str:
 
 
 def data_ranks(ranks: Sequence[Seen]) -> int:
-    """Among how many ranks the data were shared."""
+    """Return the number of ranks that share the data."""
     return len({seen.data_rank for seen in ranks})

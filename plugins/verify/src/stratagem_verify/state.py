@@ -1,4 +1,4 @@
-"""What a module keeps: values outside its state dict, buffers, whole weights; and what batches are joined to."""
+"""The state of a module: full weights, buffers, and values outside its state dict. Also joins batches."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _PLAIN = (bool, int, float, complex, str, type(None))
 
 
 class JoinError(Exception):
-    """Batches of several ranks don't make one; the message says why."""
+    """Batches of several ranks can't be joined. The message says why."""
 
 
 # Weights ------------------------------------------------------------------------------------------------
 
 
 def load_weights(trainer: Trainer, path: str) -> None:
-    """Give the module the weights of a checkpoint. Collective."""
+    """Load the weights of a checkpoint into the module. Collective."""
     reader = trainer.runtime.session.checkpointer.open(path)
     trainer.prepared.load(reader, dict(reader.state.get("prepared", {})), model_only=True)
 
 
 def own_weights(trainer: Trainer) -> dict[str, Tensor]:
-    """Return the parameters and buffers that this rank has whole, or can gather. Collective."""
+    """Return the parameters and buffers that this rank has in full, or can gather. Collective."""
     tensors: Mapping[str, Any] = trainer.prepared.model_tensors()
     gathered = {
         name: value.full_tensor() if hasattr(value, "full_tensor") else value
@@ -45,7 +45,7 @@ def own_weights(trainer: Trainer) -> dict[str, Tensor]:
     return {name.removeprefix("model/"): value.detach().cpu().clone() for name, value in gathered.items()}
 
 
-# Beside the weights ---------------------------------------------------------------------------------------
+# Other state ----------------------------------------------------------------------------------------------
 
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -53,7 +53,7 @@ _WITH_STATISTICS = (*_BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.Inst
 
 
 def own_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the buffers that this rank has whole, those outside the state dict, too."""
+    """Return copies of the buffers that this rank has in full, also of those outside the state dict."""
     return {
         name: buffer.detach().cpu().clone()
         for name, buffer in module.named_buffers()
@@ -72,7 +72,7 @@ def buffers_of_normalization(module: nn.Module) -> set[str]:
 
 
 def separate_batch_norms(module: nn.Module) -> list[str]:
-    """Return the names of layers that normalize with their rank's batch."""
+    """Return the names of layers that normalize with their rank's batch only."""
     return [
         name
         for name, layer in module.named_modules()
@@ -81,7 +81,7 @@ def separate_batch_norms(module: nn.Module) -> list[str]:
 
 
 def outside_state(module: nn.Module) -> dict[str, Any]:
-    """Return copies of numbers, texts and tensors that a module keeps and its state dict lacks, by name."""
+    """Return copies of a module's numbers, texts and tensors that aren't in its state dict, by name."""
     saved = module.state_dict().keys()
     found: dict[str, Any] = {
         name: buffer.detach().clone() for name, buffer in module.named_buffers() if name not in saved
@@ -95,7 +95,7 @@ def outside_state(module: nn.Module) -> dict[str, Any]:
 
 
 def rank_state(module: nn.Module) -> dict[str, Any]:
-    """Return copies of a rank's module state other than parameters."""
+    """Return copies of a rank's module state, without parameters."""
     buffers = {
         name: buffer.detach().clone()
         for name, buffer in module.named_buffers()
@@ -105,7 +105,7 @@ def rank_state(module: nn.Module) -> dict[str, Any]:
 
 
 def put_rank_state(module: nn.Module, state: Mapping[str, Any]) -> None:
-    """Give a module what `rank_state` returned."""
+    """Restore what `rank_state` returned."""
     for name, value in state.items():
         prefix, _, attribute = name.rpartition(".")
         owner = module.get_submodule(prefix)
@@ -118,7 +118,7 @@ def put_rank_state(module: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def values_of(module: nn.Module, names: Iterable[str]) -> dict[str, Any]:
-    """Return what a module has now under names that `outside_state` gave, which may be its class's."""
+    """Return the current values of names that `outside_state` returned. They may be attributes of the class."""
     found = {}
     for name in names:
         prefix, _, attribute = name.rpartition(".")
@@ -157,7 +157,7 @@ def _detached(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """Return a number of all tensors and other values in `value`, equal for equal values."""
+    """Return a digest of all tensors and other values in `value`. Equal values have equal digests."""
     made = hashlib.sha256()
     for part in _leaves(value):
         made.update(part)
@@ -181,10 +181,10 @@ def _leaves(value: Any) -> Iterator[bytes]:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Return one batch of the samples of several, in their order.
+    """Return a batch of all samples of several batches, in order.
 
     Raises:
-        JoinError: they can't be joined along a first dim of samples.
+        JoinError: they can't be concatenated along the first dim.
     """
     first = batches[0]
     if len(batches) == 1:
@@ -204,7 +204,7 @@ def _joined(batches: Sequence[Any]) -> Any:
                 return first
             raise JoinError("a batch has a number that differs between ranks")
         if any(other.shape[1:] != first.shape[1:] for other in batches):
-            raise JoinError("the ranks' batches have other lengths, as where each is padded separately")
+            raise JoinError("the ranks' batches have different lengths, as if each was padded separately")
         return torch.cat(list(batches))
     if isinstance(first, Mapping):
         made = {key: _joined([batch[key] for batch in batches]) for key in first}
@@ -213,7 +213,7 @@ def _joined(batches: Sequence[Any]) -> Any:
         if first and all(isinstance(item, (*_PLAIN, bytes)) for item in first):
             return type(first)([item for batch in batches for item in batch])
         if any(len(other) != len(first) for other in batches):
-            raise JoinError("the ranks' batches have other numbers of items")
+            raise JoinError("the ranks' batches have different numbers of items")
         items = [_joined(column) for column in zip(*batches)]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
     if all(digest(first) == digest(other) for other in batches):

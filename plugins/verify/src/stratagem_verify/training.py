@@ -1,4 +1,4 @@
-"""Whether losses, gradients and weights are those of one process, and where not, why."""
+"""Compare losses, gradients and weights with those of one process, and find out why they differ."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from stratagem_verify.observed import Seen
 from stratagem_verify.runs import Repetition
 from stratagem_verify.session import Finding, NotRepeatedError, Session, data_ranks, reason
 
-SUM = "as where a loss is a sum over the batch: divide it by the number of samples"
+SUM = "as if a loss is a sum over the batch: divide it by the number of samples"
 LONG_STEPS, MOST_STEPS = 20, 200
-"""How far weights are compared: optimizers may change their algorithm after a number of steps, as preconditioners do.
-Where an optimizer has an integer among its settings, training goes beyond it, if that isn't too far."""
+"""Numbers of steps for comparing weights. Optimizers may change their algorithm after some steps, as preconditioners
+do. If an optimizer has an integer among its settings, training goes beyond that number, up to a maximum."""
 COUNT = (
-    "as where a loss is divided by a count that differs between batches (of tokens, of positives), or compares the "
-    "samples of a batch with each other: average over all ranks' samples (self.all_gather), or leave it knowingly "
+    "as if a loss is divided by a count that differs between batches (of tokens, of positives), or compares the "
+    "samples of a batch with each other: average over all ranks' samples (self.all_gather), or accept it "
     "with --skip loss"
 )
 
 
 def loss(session: Session, ranks: Sequence[Seen]) -> Finding:
-    """Compare each step's loss; set the form in which one process comes to the same."""
+    """Compare each step's loss; set the form in which one process has the same losses."""
     tried = try_forms(session, ranks, "train", by_losses)
     session.form = tried.form
     samples = _samples(ranks, session.plan.accumulate)
     if all(loss is None for seen in ranks for loss in seen.losses):
-        return Finding("loss", "note", "training_step returns no loss, so that none could be compared")
+        return Finding("loss", "note", "training_step returns no loss, so losses can't be compared")
     if tried.form == "whole":
-        return Finding("loss", "right", f"as of one process on the same {samples} in each step")
+        return Finding("loss", "right", f"equal to that of one process on the same {samples} in each step")
     if tried.form == "ranks":
         return _explained("loss", session, tried, by_losses)
     if ranks[0].draws or ranks[0].batch_norms or ranks[0].manual:
@@ -52,12 +52,14 @@ def loss(session: Session, ranks: Sequence[Seen]) -> Finding:
 
 
 def gradients(session: Session) -> Finding:
-    """Compare the gradients of the first step, read off a step of plain SGD."""
+    """Compare the gradients of the first step. They are the changes in a step of plain SGD."""
     try:
         ranks = session.under("gradients", runs.capture, "gradients", True)
     except RankError as error:
         why = reason(error)
-        return Finding("gradients", "note", f"not read, since a step of plain SGD isn't possible: {why}")
+        return Finding(
+            "gradients", "note", f"not compared, because a step of plain SGD isn't possible: {why}"
+        )
     tried = try_forms(session, ranks, "gradients", by_gradients)
     count = len(ranks[0].trained)
     if tried.form == "whole":
@@ -77,7 +79,7 @@ def training(session: Session, ranks: Sequence[Seen]) -> Finding:
     """Compare the weights after all steps with the module's own optimizers."""
     steps = ranks[0].steps
     if session.form is None or session.quiet:
-        return Finding("training", "note", "not compared, since losses aren't those of one process")
+        return Finding("training", "note", "not compared, because losses aren't those of one process")
     if session.form == "same":
         return Finding(
             "training", "right", f"after {steps} steps with equal batches, weights are those of one process"
@@ -102,16 +104,16 @@ def training(session: Session, ranks: Sequence[Seen]) -> Finding:
     return Finding(
         "training",
         "wrong",
-        f"after {steps} steps, {name!r} is away from one process's by {share:.1%} of the way that it went: gradients "
-        "or optimizer steps differ between ranks and one process",
+        f"after {steps} steps, {name!r} differs from one process's by {share:.1%} of its distance from the start: "
+        "gradients or optimizer steps differ between ranks and one process",
     )
 
 
-# Where one process comes to something else -----------------------------------------------------------------
+# If one process has other results -------------------------------------------------------------------------
 
 
 def _explained(question: str, session: Session, tried: Tried, compare: Compare) -> Finding:
-    """Say why the mean over ranks isn't what one process has of the joined batches; the strategy is right."""
+    """Explain why the mean over ranks isn't that of one process on the joined batches. The strategy is right."""
     first, ranks = tried.ranks[0], data_ranks(tried.ranks)
     if tried.why_not:
         return Finding(question, "note", f"the mean over ranks; not compared with one batch: {tried.why_not}")
@@ -130,7 +132,7 @@ def _explained(question: str, session: Session, tried: Tried, compare: Compare) 
             return Finding(
                 question,
                 "note",
-                "draws random numbers, also in evaluation mode, so losses of one batch and of its parts can't be "
+                "draws random numbers, also in evaluation mode, so losses of a batch and of its parts can't be "
                 "compared; with equal random numbers, the mean over ranks is right",
             )
         whole = session.repeated(replace(quiet, form="whole"))
@@ -148,12 +150,12 @@ def _explained(question: str, session: Session, tried: Tried, compare: Compare) 
         question,
         "wrong",
         f"isn't the mean over samples: in step {index // session.plan.accumulate + 1} the mean of {ranks} ranks is "
-        f"{a:.6g}, and that of one process on the same samples {b:.6g}, {SUM if is_sum else COUNT}",
+        f"{a:.6g}, but that of one process on the same samples {b:.6g}, {SUM if is_sum else COUNT}",
     )
 
 
 def _scaled(session: Session, how: Repetition, ranks: int) -> bool:
-    """Whether a loss of one batch is further from that of its parts than random numbers take it."""
+    """Return whether losses of a batch and of its parts differ by more than random numbers explain."""
     seeded = [session.repeated(replace(how, seed=seed)) for seed in (1, 2, 3)]
     firsts = [mean(seen.losses[:ranks]) or 0.0 for seen in seeded]
     whole = session.repeated(replace(how, form="whole")).losses[0] or 0.0
@@ -170,17 +172,17 @@ def _by_definition(ranks: Sequence[Seen]) -> str:
     if first.batch_norms:
         who = f"{_listed(first.batch_norms)} normalize{'s' * (len(first.batch_norms) == 1)}"
         notes.append(
-            f"{who} each rank's own batch, by definition: use torch.nn.SyncBatchNorm for one process's numbers"
+            f"{who} each rank's own batch, by definition: use torch.nn.SyncBatchNorm for one process's results"
             if data_ranks(ranks) > 1
             else f"{who} each part of a batch separately, by definition"
         )
     if first.draws:
-        notes.append("draws random numbers, so losses of one batch and of its parts can't be compared")
-    return f"{'; '.join(notes)}; with these at rest, losses are one process's"
+        notes.append("draws random numbers, so losses of a batch and of its parts can't be compared")
+    return f"{'; '.join(notes)}; in evaluation mode, losses are those of one process"
 
 
 def _compared_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) -> Finding:
-    """Compare where random numbers, or normalization, differ between devices; or with equal batches on all ranks."""
+    """Compare in evaluation mode, or with equal batches on all ranks, if random numbers or normalization differ."""
     first = ranks[0]
     if first.draws or first.batch_norms or not first.manual:
         quiet = session.under("training in evaluation mode", runs.capture, "quiet", False, True)
@@ -191,7 +193,7 @@ def _compared_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) -
         if not first.manual:
             return Finding("loss", "wrong", _unlike(session, ranks, tried))
         if resting.apart is not None and not quiet[0].draws:
-            # Ranks have different batches here: on equal ones, local gradients would look right.
+            # Ranks have different batches here. With equal ones, gradients that aren't reduced would look right.
             return Finding("loss", "wrong", _unlike(session, quiet, resting))
     same = session.under("training on equal batches", runs.train_on_same, "same", "train", first.steps)
     same = [replace(seen, start=first.start) for seen in same]
@@ -219,7 +221,7 @@ def _manual_mean(session: Session, ranks: Sequence[Seen]) -> str:
     count = data_ranks(ranks)
     is_sum = ours and abs(theirs / ours - count) < 0.2 * (count - 1)
     return (
-        f"isn't the mean over samples: in step 1 the mean of {count} ranks is {ours:.6g}, and that of one process on "
+        f"isn't the mean over samples: in step 1 the mean of {count} ranks is {ours:.6g}, but that of one process on "
         f"the same samples {theirs:.6g}, {SUM if is_sum else COUNT}"
     )
 
@@ -229,18 +231,18 @@ def _unlike(session: Session, ranks: Sequence[Seen], tried: Tried) -> str:
     if apart is None:
         return f"couldn't be compared with one process: {tried.why_not}"
     if not apart.where.startswith("micro-batch"):
-        return f"weights are away from those of one process: {apart.where!r}"
+        return f"weights differ from those of one process: {apart.where!r}"
     number = int(apart.where.split()[1]) - 1
     step = number // session.plan.accumulate + 1
     if step == 1:
         cause = (
-            "before any update, so that ranks compute something else: they begin with other weights or buffers, or "
-            "the step looks at its rank"
+            "before any update, so ranks compute something else: they begin with other weights or buffers, or "
+            "the step depends on its rank"
         )
     else:
-        cause = "though the first step's is equal, so that its update differs: see gradients"
+        cause = "though it is equal in the first step, so the update differs: see gradients"
     return (
-        f"in step {step} it is {apart.ours:.6g} under {name}, and {apart.theirs:.6g} in one process, {cause}"
+        f"in step {step} it is {apart.ours:.6g} under {name}, but {apart.theirs:.6g} in one process, {cause}"
     )
 
 
@@ -248,9 +250,7 @@ def _gradients_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) 
     quiet = session.under("gradients in evaluation mode", runs.capture, "gradients-quiet", True, True)
     resting = try_forms(session, quiet, "gradients-quiet", by_gradients, quiet=True)
     if resting.form is not None:
-        return Finding(
-            "gradients", "right", "those of the first step, with random numbers and normalization at rest"
-        )
+        return Finding("gradients", "right", "those of the first step, compared in evaluation mode")
     if ranks[0].manual and data_ranks(ranks) > 1 and (resting.apart is None or quiet[0].draws):
         same = session.under("gradients on equal batches", runs.train_on_same, "same", "gradients", 1, True)
         same = [replace(seen, start=ranks[0].start) for seen in same]
@@ -264,12 +264,12 @@ def _gradients_otherwise(session: Session, ranks: Sequence[Seen], tried: Tried) 
 
 
 def _gradients_wrong(apart: Apart, ranks: int) -> str:
-    norms = f"of {apart.where!r} have norm {apart.ours:.6g}, and {apart.theirs:.6g} in one process"
+    norms = f"of {apart.where!r} have norm {apart.ours:.6g}, but {apart.theirs:.6g} in one process"
     if not apart.ours:
         return f"{norms}: the parameter isn't trained under this strategy"
     if apart.theirs and ranks > 1 and abs(apart.ours / apart.theirs - ranks) < 0.01 * ranks:
-        return f"{norms}, {ranks} times as much: gradients are summed over ranks, and not averaged"
-    return f"{norms}: ranks' gradients aren't averaged, or some ranks lack theirs"
+        return f"{norms}, {ranks} times as much: gradients are summed over ranks, not averaged"
+    return f"{norms}: ranks' gradients aren't averaged, or those of some ranks are missing"
 
 
 def _samples(ranks: Sequence[Seen], accumulate: int) -> str:

@@ -1,4 +1,4 @@
-"""`verify`: all questions about one module under one strategy, and what to tell of them."""
+"""`verify`: check all questions about a module under a strategy."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ QUESTIONS: Mapping[str, Callable[[Session, Sequence[Seen]], Finding]] = {
     "checkpoint": continuing.checkpoint,
     "resume": continuing.resume,
 }
-"""Name → what answers it, in the order in which they are asked: "loss" sets how later ones compare."""
+"""Name → function that answers the question, in order. "loss" sets how later ones compare."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of verifying one module under one strategy."""
+    """The result of verifying one module under one strategy."""
 
     strategy: str
-    """Its name."""
+    """Name of the strategy."""
     accelerator: str
-    """Its name."""
+    """Name of the accelerator."""
     devices: int
-    """How many."""
+    """Number of devices."""
     precision: str
-    """Its name."""
+    """Name of the precision."""
     steps: int
-    """Optimizer steps of each run."""
+    """Number of optimizer steps of each run."""
     findings: tuple[Finding, ...]
     """Findings, in the order of the questions."""
     seconds: float
-    """How long all of it took."""
+    """Total duration."""
     first_difference: str = ""
-    """Where the training first differs from one process's, as `stratagem diff` names it; empty if it doesn't."""
+    """The first difference from the training of one process, as named by `stratagem diff`; "" if there is none."""
 
     @property
     def is_right(self) -> bool:
@@ -68,11 +68,11 @@ class Verification:
         return not any(finding.verdict == "wrong" for finding in self.findings)
 
     def verdict(self, question: str) -> str:
-        """The verdict on a question: "right", "note" or "wrong"; empty where it wasn't asked."""
+        """Return the verdict on a question: "right", "note" or "wrong"; "" if it wasn't checked."""
         return next((found.verdict for found in self.findings if found.question == question), "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; docs/guides/verify.md has the keys."""
+        """Return it as JSON values. docs/guides/verify.md lists the keys."""
         import torch
 
         import stratagem
@@ -106,28 +106,30 @@ def verify(
     skip: Collection[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> Verification:
-    """Train a module a few steps under a strategy and in one process, and compare.
+    """Train a module for a few steps under a strategy and in one process, and compare.
 
     Args:
-        make_module: makes the module, which has its own data; pickled by where it is, and called in every worker.
+        make_module: returns the module, which has its own data. It is pickled by reference, and called in every
+          worker.
         strategy: a name, a class at the top level of a module, or a subject with its own tolerances.
-        devices: how many.
-        accelerator: a name.
-        options: keyword values for the strategy.
-        settings: further keywords of `Trainer`, such as precision, accumulate_grad_batches or gradient_clip_val.
-        steps: optimizer steps of each run; at least 2.
-        only: names from `QUESTIONS`; all when empty.
-        skip: names from `QUESTIONS` that aren't asked.
+        devices: number of devices.
+        accelerator: name of the accelerator.
+        options: keyword arguments for the strategy.
+        settings: further keyword arguments of `Trainer`, such as precision, accumulate_grad_batches or
+            gradient_clip_val.
+        steps: number of optimizer steps of each run; at least 2.
+        only: names from `QUESTIONS`; all if empty.
+        skip: names from `QUESTIONS` to leave out.
         tell: called with the name of each run, before it.
 
     Raises:
-        UsageError: there is no such question, or the run can't be as asked; nothing was trained then.
+        UsageError: there is no such question, or the run isn't possible. Raised before any training.
     """
     unknown = sorted({*only, *skip} - QUESTIONS.keys())
     if unknown:
-        raise UsageError(f"there is no question {unknown[0]!r}; there are {', '.join(QUESTIONS)}")
+        raise UsageError(f"there is no question {unknown[0]!r}; available: {', '.join(QUESTIONS)}")
     if steps < 2:
-        raise UsageError(f"steps={steps} leaves no step after a checkpoint: give at least 2")
+        raise UsageError(f"steps={steps} leaves no step after a checkpoint: pass at least 2")
     given = settings or {}
     subject = replace(subject_for(strategy, options or {}), accelerator=accelerator, world_size=devices)
     _refuse_impossible(subject, given)
@@ -151,7 +153,7 @@ def verify(
 def subject_for(
     strategy: str | Callable[..., Any] | StrategySubject, options: Mapping[str, Any]
 ) -> StrategySubject:
-    """Return what is verified; of a strategy that has a subject for the kit, with its tolerances."""
+    """Return the subject to verify. If the strategy has a subject for the conformance kit, use its tolerances."""
     if isinstance(strategy, StrategySubject):
         return replace(strategy, options={**strategy.options, **options})
     subject = StrategySubject(strategy, options=options)
@@ -175,13 +177,13 @@ def _refuse_impossible(subject: StrategySubject, settings: Mapping[str, Any]) ->
     environment = assemble(config).environment
     if not environment.creates_processes and environment.world_size > 1:
         raise UsageError(
-            f"verify starts its own processes, and this one is one of {environment.world_size} that a launcher "
-            "made: run it without the launcher"
+            f"verify starts its own processes, but this is one of {environment.world_size} processes of a launcher: "
+            "run it without the launcher"
         )
 
 
 def _findings(session: Session, asked: Collection[str]) -> tuple[list[Finding], str]:
-    """Return the answers, and the first place where the trainings differ."""
+    """Return the answers, and the first difference between the trainings."""
     try:
         ranks = session.under("training", runs.capture, "train")
     except RankError as error:
@@ -203,7 +205,7 @@ def _findings(session: Session, asked: Collection[str]) -> tuple[list[Finding], 
 
 
 def _failed(session: Session, error: RankError) -> Finding:
-    """Say of a run that failed whether one process fails as well."""
+    """Return a finding about a run that failed, with whether one process fails as well."""
     why = reason(error)
     if error.error is None and " hung" in str(error):
         why = str(error).splitlines()[0]
@@ -213,4 +215,4 @@ def _failed(session: Session, error: RankError) -> Finding:
         if isinstance(alone.error, UsageError) and alone.error.exit_code == 2:
             raise alone.error from None
         return Finding("run", "wrong", f"fails, also in one process: {reason(alone)}")
-    return Finding("run", "wrong", f"fails under {session.plan.subject.name}, and not in one process: {why}")
+    return Finding("run", "wrong", f"fails under {session.plan.subject.name}, but not in one process: {why}")

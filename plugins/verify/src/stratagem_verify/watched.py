@@ -1,4 +1,4 @@
-"""`Watched`: makes the user's module so that what it makes and draws is seen."""
+"""`Watched`: make the user's module so that its loaders and random numbers can be observed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from stratagem_verify import state
 from stratagem_verify.observed import draw_state
 
 SAMPLES = 3
-"""How many samples of a dataset are read again, to compare ranks."""
+"""Maximum number of a dataset's samples that are read again, to compare ranks."""
 
 
 @dataclass
 class Watched:
-    """Makes the user's module, and keeps the loaders that it makes.
+    """Makes the user's module, and keeps the loader that it makes.
 
     Args:
         make: makes the module.
-        gradients: put plain SGD in the place of the module's own optimizers, so that a step's change is the gradient.
-        ranks: how many ranks' batches come one after the other: a step gets the index within its rank.
+        gradients: replace the module's optimizers by plain SGD, so that a step's change of the weights is the
+          gradient.
+        ranks: number of ranks whose batches come one after the other. Steps get the batch index of a rank.
     """
 
     make: Callable[[], Module]
@@ -63,7 +64,7 @@ class Watched:
         def configure_optimizers(own: Module) -> Any:
             optimizers, _ = read_optimizers(own, configure=partial(configure, own))
             groups = [[{"params": g["params"]} for g in o.param_groups] for o in optimizers]
-            # In manual optimization, a step may follow upon the change that another one made.
+            # In manual optimization, several steps may follow each other in a batch: keep each change small.
             rate = 1.0 if own.automatic_optimization else 0.01
             return [torch.optim.SGD(each, lr=rate) for each in groups]
 
@@ -93,7 +94,7 @@ class Watched:
 
 
 def _override(module: Module, method: Callable[..., Any]) -> None:
-    """Give a module a method, which copies that a strategy makes of it have, too."""
+    """Override a method of a module so that copies of the module, which a strategy makes, have it, too."""
     own = type(module)
     namespace = {method.__name__: method, "__module__": own.__module__, "__qualname__": own.__qualname__}
     # patch: watched module
@@ -101,7 +102,7 @@ def _override(module: Module, method: Callable[..., Any]) -> None:
 
 
 def sample_digests(loader: Any, shared: bool) -> list[tuple[str, str]]:
-    """Return numbers of some samples, each read twice from the same seed; none where ranks may read others."""
+    """Return digests of some samples, each read twice with the same seed; [] if ranks may have other samples."""
     own_order = isinstance(loader, DataLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler)
     if not shared or not own_order or isinstance(loader.dataset, IterableDataset):
         return []
