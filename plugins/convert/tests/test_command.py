@@ -168,7 +168,7 @@ def test_convert(checkpointer, folder: Path, capsys: pytest.CaptureFixture[str])
     assert "0 differ by up to 0, 0 of another shape, 1 missing in the second" in run(
         capsys, "diff", "a", "b", code=1
     )
-    assert "weights alone, from which no run goes on" in run(capsys, "inspect", "b")
+    assert "it has only weights, from which no run can resume" in run(capsys, "inspect", "b")
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_convert(checkpointer, folder: Path, capsys: pytest.CaptureFixture[str])
         (["inspect", "net.py"], "net.py is a file of no known format"),
         (["verify"], "PATH is missing"),
         (["diff", "a", "nothing"], "there is no checkpoint at nothing"),
-        (["diff", "a", "a", "--rename", "x"], "--rename got 'x': give OLD=NEW"),
-        (["convert", "a", "b"], "b doesn't tell a format: say one with --to"),
-        (["convert", "a", "b", "--to", "onnx"], "there is no format 'onnx': take one of stratagem"),
-        (["convert", "a", "net.py", "--to", "torch"], "there is something at "),
-        (["convert", "a", "a", "--to", "stratagem"], "there is something at "),
+        (["diff", "a", "a", "--rename", "x"], "--rename got 'x': pass OLD=NEW"),
+        (["convert", "a", "b"], "b has no known suffix: choose a format with --to"),
+        (["convert", "a", "b", "--to", "onnx"], "there is no format 'onnx': choose one of stratagem"),
+        (["convert", "a", "net.py", "--to", "torch"], "exists, and isn't replaced"),
+        (["convert", "a", "a", "--to", "stratagem"], "exists, and isn't replaced"),
         (["convert", "a", "x.pt", "--key", "model"], "--key is for torch"),
         (["convert", "a", "x.pt", "--hf-config", "empty"], "--hf-config is for huggingface"),
         (["convert", "a", "hf", "--to", "huggingface", "--hf-config", "empty"], "empty has no config.json"),

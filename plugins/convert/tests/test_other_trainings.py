@@ -61,12 +61,12 @@ def test_a_run_goes_on_from_lightning(
     keeps = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, **every)
     losses, _ = lightning_losses(None, IN_ORDER, tmp_path, list(range(BATCHES)), [keeps])
     source = f"step={steps}.ckpt"
-    assert "don't say whose they are: --in-order" in run(capsys, "inspect", source)
+    assert "don't name their parameters: --in-order" in run(capsys, "inspect", source)
     said = run(capsys, "convert", source, "begin", "--to", "stratagem", "--in-order")
     place = {BATCHES: "epoch 1, batch 0", BATCHES + 2: "epoch 1, batch 2"}[steps]
     assert f"with 1 optimizer, of 21 tensors, 1 learning rate schedulers, {place}, step {steps}" in said
     reported = run(capsys, "inspect", "begin")
-    assert "doesn't resume exactly: the data: its epoch begins again from the first sample" in reported
+    assert "doesn't resume exactly: the data: its epoch starts over from the first sample" in reported
     assert ("of which 2 batches were done" in reported) == (steps != BATCHES)
     if steps == BATCHES:
         same(fit(tmp_path, IN_ORDER, "begin"), losses, BATCHES)
@@ -173,7 +173,7 @@ def test_states_that_are_none(tmp_path: Path, content: dict[str, Any], words: st
     ("states", "words"),
     [
         ([{"exp_avg": torch.ones(2)}, {"exp_avg": torch.ones(3)}], "its optimizer has another order"),
-        ([{"mean": torch.ones(3)}, {"mean": torch.ones(2)}], "don't show their parameters' shapes"),
+        ([{"mean": torch.ones(3)}, {"mean": torch.ones(2)}], "don't have their parameters' shapes"),
         ([{"exp_avg": torch.ones(3)}], "1 optimizers, the first with 1 parameters, and its state dict has 2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Checkpoints in other formats: safetensors, Hugging Face, `torch.save`, DCP, Lightning, DeepSpeed.
+"""Convert checkpoints between formats: safetensors, Hugging Face, `torch.save`, DCP, Lightning, DeepSpeed.
 
 The names are imported when they are first used, so that importing this package costs no import of torch.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export_huggingface", "export_lightning"]
 
-if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any name
+if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -15,14 +15,14 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 key_option = click.option(
     "--key",
     metavar="NAME",
-    help="The entry that has the weights, in a file of torch.save or a DCP folder; dots go further down.",
+    help="The entry that has the weights, in a file of torch.save or a DCP folder; dots lead to nested entries.",
 )
 rename_option = click.option(
     "--rename",
     "renames",
     multiple=True,
     metavar="OLD=NEW",
-    help="Names of tensors that begin with OLD begin with NEW, as net.=model. (repeatable); an empty NEW drops OLD.",
+    help="Rename tensors: replace the prefix OLD by NEW, as in net.=model. (repeatable); an empty NEW drops OLD.",
 )
 
 
@@ -30,7 +30,7 @@ rename_option = click.option(
     epilog="\b\nExamples:\n  stratagem checkpoint inspect runs/NAME/checkpoints/last",
 )
 def checkpoint() -> None:
-    """Look into checkpoints, compare, convert and prune them; of Stratagem and of other formats."""
+    """Inspect, compare, convert and prune checkpoints of Stratagem and of other formats."""
 
 
 @checkpoint.command(
@@ -38,10 +38,12 @@ def checkpoint() -> None:
 )
 @click.argument("path")
 @key_option
-@click.option("--all", "show_all", is_flag=True, help="Every tensor.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/checkpoint.md has the keys.")
+@click.option("--all", "show_all", is_flag=True, help="Show every tensor.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON; docs/reference/checkpoint.md lists the keys."
+)
 def inspect(path: str, key: str | None, show_all: bool, as_json: bool) -> None:
-    """Show what is in PATH, and what of its run resumes exactly."""
+    """Show the content of PATH, and which parts of its run resume exactly."""
     from stratagem_convert.tools.inspecting import lines, summarize
 
     summary = summarize(path, key)
@@ -57,11 +59,11 @@ def inspect(path: str, key: str | None, show_all: bool, as_json: bool) -> None:
 )
 @click.argument("paths", nargs=-1, metavar="PATH…")
 def verify(paths: Sequence[str]) -> None:
-    """Compare every byte of checkpoints with their checksums; exit with 1 where one is torn."""
+    """Compare every byte of checkpoints with their checksums. The exit code is 1 if one is damaged."""
     from stratagem_convert.tools.verifying import faults
 
     if not paths:
-        raise ConfigError("PATH is missing: give a checkpoint, or several")
+        raise ConfigError("PATH is missing: pass one or several checkpoints")
     torn = 0
     for path in paths:
         found = 0
@@ -83,10 +85,10 @@ def verify(paths: Sequence[str]) -> None:
 @click.argument("first")
 @click.argument("second")
 @rename_option
-@click.option("--all", "show_all", is_flag=True, help="Every tensor that differs.")
+@click.option("--all", "show_all", is_flag=True, help="Show every tensor that differs.")
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, renames: Sequence[str], show_all: bool) -> None:
-    """Compare the tensors of FIRST and SECOND; exit with 1 where they differ."""
+    """Compare the tensors of FIRST and SECOND. The exit code is 1 if they differ."""
     from stratagem_convert.tools.comparing import compare
 
     difference = compare(first, second, _renaming(renames))
@@ -124,7 +126,7 @@ def diff(ctx: click.Context, first: str, second: str, renames: Sequence[str], sh
     "--to",
     "name",
     metavar="FORMAT",
-    help="Of stratagem, safetensors, huggingface, torch, lightning, dcp, deepspeed.",
+    help="Format of TARGET: stratagem, safetensors, huggingface, torch, lightning, dcp or deepspeed.",
 )
 @key_option
 @rename_option
@@ -132,22 +134,22 @@ def diff(ctx: click.Context, first: str, second: str, renames: Sequence[str], sh
     "--max-shard-size",
     default="5GB",
     metavar="SIZE",
-    help="How long a file of huggingface may be: 500MB, 5GB.",
+    help="Maximum size of a file of huggingface, such as 500MB or 5GB.",
 )
 @click.option(
-    "--hf-config", metavar="FOLDER", help="For huggingface: whose config.json and tokenizer are copied."
+    "--hf-config", metavar="FOLDER", help="For huggingface: folder whose config.json and tokenizer to copy."
 )
 @click.option(
     "--training/--weights-only",
     default=None,
-    help="Also convert the optimizers' states, learning rate schedules and progress, or leave them out. By default "
-    "stratagem and lightning have them, and torch and dcp if asked; other formats have no place for them.",
+    help="Also convert the optimizers' states, learning rate schedules and progress, or leave them out. By default, "
+    "stratagem and lightning include them, torch and dcp only with --training; other formats can't.",
 )
 @click.option(
     "--in-order",
     is_flag=True,
-    help="The optimizer in SOURCE, a file of torch.save or Lightning that doesn't name its parameters, has those of "
-    "the state dict in its order, as Adam(model.parameters()) has.",
+    help="The optimizer in SOURCE, a file of torch.save or Lightning without parameter names, has the parameters in "
+    "the order of the state dict, as Adam(model.parameters()) has.",
 )
 def convert(
     source: str,
@@ -160,16 +162,16 @@ def convert(
     training: bool | None,
     in_order: bool,
 ) -> None:
-    """Write the weights of SOURCE, of whatever format, to TARGET, bit for bit, and its optimizers' states.
+    """Write the weights of SOURCE, in any format, bit for bit to TARGET, with its optimizers' states.
 
-    The format of SOURCE is found out. That of TARGET is --to, or what its name ends with: .safetensors, .pt, .pth,
+    The format of SOURCE is detected. The format of TARGET is --to, or that of its suffix: .safetensors, .pt, .pth,
     .bin or .ckpt.
     """
     from stratagem_convert.formats import converting
     from stratagem_convert.tools.inspecting import size
 
     if name is not None and name not in converting.FORMATS:
-        raise ConfigError(f"there is no format {name!r}: take one of {', '.join(converting.FORMATS)}")
+        raise ConfigError(f"there is no format {name!r}: choose one of {', '.join(converting.FORMATS)}")
     how = converting.Writing(_bytes(max_shard_size), hf_config, training)
     chosen = converting.target_format(target, name)
     weights = converting.read_weights(source, key, in_order)
@@ -190,17 +192,21 @@ def convert(
     epilog="\b\nExamples:\n  stratagem checkpoint prune runs/NAME/checkpoints --keep 3 --dry-run",
 )
 @click.argument("folder")
-@click.option("--keep", type=click.IntRange(1), required=True, help="How many checkpoints stay.")
+@click.option("--keep", type=click.IntRange(1), required=True, help="Number of checkpoints to keep.")
 @click.option(
-    "--by", type=click.Choice(["newest", "best"]), default="newest", show_default=True, help="Which ones."
+    "--by",
+    type=click.Choice(["newest", "best"]),
+    default="newest",
+    show_default=True,
+    help="Which ones to keep.",
 )
 @click.option(
     "--mode", type=click.Choice(["min", "max"]), default="min", show_default=True, help="Which score is best."
 )
-@click.option("--monitor", metavar="NAME", help="Whose score, where several callbacks keep one.")
-@click.option("--dry-run", is_flag=True, help="Remove nothing; show what would go.")
+@click.option("--monitor", metavar="NAME", help="Callback whose score counts, if several have one.")
+@click.option("--dry-run", is_flag=True, help="Remove nothing; show what would be removed.")
 def prune(folder: str, keep: int, by: str, mode: str, monitor: str | None, dry_run: bool) -> None:
-    """Remove checkpoints of FOLDER, but never what `last` names or its run holds for the best."""
+    """Remove checkpoints of FOLDER, except the target of `last` and the best ones of the run."""
     from stratagem_convert.tools import pruning
     from stratagem_convert.tools.inspecting import size
 
@@ -224,7 +230,7 @@ def _renaming(renames: Sequence[str]):  # type: ignore[no-untyped-def]  # return
     for each in renames:
         old, equals, new = each.partition("=")
         if not equals or not old:
-            raise ConfigError(f"--rename got {each!r}: give OLD=NEW, as net.=model.")
+            raise ConfigError(f"--rename got {each!r}: pass OLD=NEW, as in net.=model.")
         pairs[old] = new
     return lambda name: renamed(name, pairs)
 
@@ -234,5 +240,5 @@ def _bytes(text: str) -> int:
     unit = match[2].upper() if match else ""
     length = int(float(match[1]) * _UNITS[unit if unit in _UNITS else f"{unit}B"]) if match else 0
     if length <= 0:
-        raise ConfigError(f"--max-shard-size got {text!r}: give a length above 0, as 500MB or 5GB")
+        raise ConfigError(f"--max-shard-size got {text!r}: pass a size above 0, such as 500MB or 5GB")
     return length

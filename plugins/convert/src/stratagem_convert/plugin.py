@@ -1,4 +1,4 @@
-"""What stratagem-convert offers: the command `checkpoint`."""
+"""The command of stratagem-convert: `checkpoint`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from stratagem.sdk.catalogue import CommandGroup
 
 @hookimpl
 def stratagem_commands(cli: CommandGroup) -> None:
-    """Add the command by where it is."""
+    """Add the command by its import path."""
     cli.add_lazy("checkpoint", "stratagem_convert.command:checkpoint")

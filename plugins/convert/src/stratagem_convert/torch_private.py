@@ -1,6 +1,6 @@
-"""What this package uses of torch's private names, each with the reason.
+"""All private names of torch that this package uses, each with the reason.
 
-plugins/convert/tests/test_torch_private.py fails when one changes.
+plugins/convert/tests/test_torch_private.py fails if torch changes one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import torch
 
 
 def checkpoint_offset(tensor: torch.Tensor) -> int | None:
-    """Where the storage of a tensor begins in the file that it was loaded from on the meta device.
+    """Return the position of a tensor's storage in the file from which it was loaded on the meta device.
 
-    torch's documentation has the attribute (Serialization semantics: "Manipulating checkpoints"), with this name.
-    None for a tensor that was loaded otherwise.
+    torch's documentation has the attribute (Serialization semantics: "Manipulating checkpoints"), under this name.
+    Returns None for a tensor that was loaded in another way.
     """
     return getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
 
 
 def storage_info(file: str, start: int, size: int) -> Any:
-    """Where in a DCP folder a chunk lies, as its metadata says it; torch has no public name for the record."""
+    """Return the record of a chunk's position in a DCP folder's metadata. torch has no public name for it."""
     from torch.distributed.checkpoint.filesystem import _StorageInfo
 
     return _StorageInfo(file, start, size)
@@ -47,5 +47,5 @@ DCP_METADATA: frozenset[str] = frozenset(
 )
 """Classes and functions that the pickled `.metadata` of a DCP folder names: records, an enum and a look-up.
 
-torch itself loads the file with an unrestricted unpickler; ours takes these names, dtypes and sizes alone.
+torch itself loads the file with an unrestricted unpickler. Ours accepts only these names, dtypes and sizes.
 """

@@ -1,1 +1,1 @@
-"""Formats that weights are kept in: read by rows from wherever they lie, so that no model is ever held whole."""
+"""Formats of weights. Tensors are read by blocks of rows, so that a model is never in memory as a whole."""

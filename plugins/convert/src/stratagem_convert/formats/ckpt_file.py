@@ -1,4 +1,4 @@
-"""A checkpoint as one `.ckpt` file of Lightning's, with entries of the caller's."""
+"""Write a checkpoint as a `.ckpt` file of Lightning, with further entries."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from stratagem_convert.formats.converting import Writing, read_weights, write_we
 
 
 def export_lightning(source: str, path: str, further: Mapping[str, Any]) -> None:
-    """Write a checkpoint as a `.ckpt` file, in the place of one before; not collective.
+    """Write a checkpoint as a `.ckpt` file, and replace an existing one. Not collective.
 
-    Weights, optimizers, schedules and progress are in it as `stratagem checkpoint convert` writes them. What is
-    written is held in memory once.
+    The file has weights, optimizers, schedules and progress in the form of `stratagem checkpoint convert`. The whole
+    content is in memory once.
 
     Args:
-        source: of the checkpoint: a folder.
-        path: of the file.
-        further: entries that are added, or replace those; anything that can be pickled.
+        source: folder of the checkpoint.
+        path: path of the file.
+        further: entries to add or replace; anything that can be pickled.
 
     Raises:
-        CheckpointError: something in the checkpoint has no place in such a file, or writing failed.
+        CheckpointError: the file format can't hold something of the checkpoint, or writing failed.
     """
     partial = f"{os.path.dirname(os.path.abspath(path))}/.{os.path.basename(path)}.tmp-{secrets.token_hex(8)}"
     try:

@@ -1,4 +1,4 @@
-"""From one format to another: which one a path is of, and how each is read and written."""
+"""Detect the format of a path, and read and write weights in each format."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from stratagem_convert.formats.stored import Weights
 FORMATS: Mapping[str, str] = {
     "stratagem": "a checkpoint directory of Stratagem",
     "safetensors": "one safetensors file",
-    "huggingface": "a folder as save_pretrained of transformers writes it",
-    "torch": "a state dict, written as torch.save does",
+    "huggingface": "a folder like that of transformers' save_pretrained",
+    "torch": "a state dict, written with torch.save",
     "lightning": "a .ckpt of Lightning",
     "dcp": "a folder of torch.distributed.checkpoint",
-    "deepspeed": "a folder that DeepSpeed's load_checkpoint reads, with weights alone",
+    "deepspeed": "a folder for DeepSpeed's load_checkpoint, with weights only",
 }
-"""Name → what is written."""
+"""Name of a format → what is written."""
 _SUFFIXES = {
     ".safetensors": "safetensors",
     ".ckpt": "lightning",
@@ -36,10 +36,10 @@ _SUFFIXES = {
 }
 TRAINING_BY_DEFAULT = ("stratagem", "lightning")
 TRAINING_IF_ASKED = ("torch", "dcp")
-"""Formats that can have optimizers' states; in the latter ones weights alone lie otherwise."""
+"""Formats that can hold optimizers' states. Those of the second tuple have another layout with only weights."""
 _WITH_KEY = ("torch", "lightning", "dcp")
 SHARD_BYTES = 5 * 10**9
-"""Size of a shard, the same as in transformers."""
+"""Default size of a shard; it is that of transformers."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,9 @@ class Writing:
     """How a checkpoint is written.
 
     Attributes:
-        shard_bytes: how long a file of "huggingface" may be.
+        shard_bytes: maximum size of a file of "huggingface".
         config: for "huggingface": a folder whose config.json and tokenizer files are copied.
-        training: whether optimizers' states, schedules and progress are converted; None does what is usual for the
-            format.
+        training: whether to convert optimizers' states, schedules and progress; None is the default of the format.
     """
 
     shard_bytes: int = SHARD_BYTES
@@ -59,10 +58,10 @@ class Writing:
 
 
 def format_of(path: str) -> str:
-    """Name the format of what is at `path`, by the files there; reads no tensor.
+    """Return the name of a path's format, by the files there. Reads no tensor.
 
     Raises:
-        CheckpointError: there is nothing, or nothing that is known.
+        CheckpointError: there is nothing, or its format is unknown.
     """
     if own.is_directory(path):
         return "stratagem"
@@ -78,7 +77,7 @@ def format_of(path: str) -> str:
             return "deepspeed"
         raise CheckpointError(
             f"{path} is a folder of no known format: it has no {MANIFEST}, {dcp.METADATA}, "
-            f"{safetensors_files.SINGLE} or *_model_states.pt; give the folder that has one"
+            f"{safetensors_files.SINGLE} or *_model_states.pt; pass the folder that has one"
         )
     if not os.path.exists(path):
         raise CheckpointError(f"there is no checkpoint at {path}; check the path")
@@ -88,33 +87,33 @@ def format_of(path: str) -> str:
             return "safetensors"
         if zipfile.is_zipfile(path) or os.path.splitext(path)[1] in _SUFFIXES:
             return "torch"
-    except OSError as error:  # as of /proc/self/mem, whose first bytes no process has
+    except OSError as error:  # for example /proc/self/mem, which can't be read at its start
         raise CheckpointError(f"{path} can't be read: {error.strerror}; check the path") from error
     raise CheckpointError(
-        f"{path} is a file of no known format: give a .safetensors file, or one that torch.save has written"
+        f"{path} is a file of no known format: pass a .safetensors file, or one that torch.save has written"
     )
 
 
 def read_weights(path: str, key: str | None = None, in_order: bool = False) -> Weights:
-    """Open the weights of a checkpoint of any format; runs no code of it, and reads no tensor.
+    """Open the weights of a checkpoint of any format. Runs no code of it, and reads no tensor.
 
     Args:
         path: a file, a folder, or the URL of one of our own checkpoints.
-        key: for files of torch.save and DCP folders: the entry that has the weights.
+        key: the entry that has the weights, in files of torch.save and DCP folders.
         in_order: for files of torch.save: see `read_state_dict`.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or has something else than tensors.
-        ConfigError: the format has no keys, or names parameters itself.
+        CheckpointError: there is no checkpoint, it is damaged, or it has something other than tensors.
+        ConfigError: the format has no keys, or has its own names of parameters.
     """
     name = format_of(path)
     if in_order and name != "torch":
         raise ConfigError(
-            f"--in-order is for files of torch.save, and {path} is of the format {name}: leave it out"
+            f"--in-order is for files of torch.save, but {path} has the format {name}: leave it out"
         )
     if key is not None and name not in _WITH_KEY:
         raise ConfigError(
-            f"--key is for {', '.join(_WITH_KEY)}, and {path} is of the format {name}: leave it out"
+            f"--key is for {', '.join(_WITH_KEY)}, but {path} has the format {name}: leave it out"
         )
     if name in ("torch", "lightning"):
         return torch_files.read_state_dict(path, key, in_order)
@@ -130,33 +129,33 @@ def read_weights(path: str, key: str | None = None, in_order: bool = False) -> W
 
 
 def target_format(target: str, name: str | None) -> str:
-    """Return the format of `target`: the given one, or that of the name's suffix.
+    """Return the format of `target`: the given one, or that of its suffix.
 
     Raises:
         ConfigError: no format is given, and the suffix is unknown.
     """
     known = _SUFFIXES.get(os.path.splitext(target)[1])
     if name is None and known is None:
-        raise ConfigError(f"{target} doesn't tell a format: say one with --to, of {', '.join(FORMATS)}")
+        raise ConfigError(f"{target} has no known suffix: choose a format with --to, of {', '.join(FORMATS)}")
     return str(name or known)
 
 
 def _with_training(weights: Weights, name: str, asked: bool | None) -> Weights:
-    """Leave out the training where it isn't to be converted, and say so.
+    """Drop the training if it isn't to be converted, and list it in `left_out`.
 
     Args:
-        weights: as they were read.
-        name: of the target's format.
-        asked: whether the training is converted; None does what is usual for the format.
+        weights: the weights that were read.
+        name: name of the target's format.
+        asked: whether to convert the training; None is the default of the format.
 
     Raises:
-        ConfigError: it is asked for, and the format has no place for it.
-        CheckpointError: it is asked for, and there is none.
+        ConfigError: the training is to be converted, but the format can't hold it.
+        CheckpointError: the training is to be converted, but there is none.
     """
     places = (*TRAINING_BY_DEFAULT, *TRAINING_IF_ASKED)
     if asked and name not in places:
         raise ConfigError(
-            f"{name} has no place for optimizers' states: leave out --training, or take {', '.join(places)}"
+            f"{name} can't hold optimizers' states: leave out --training, or choose {', '.join(places)}"
         )
     training = weights.training
     if training is None:
@@ -175,20 +174,20 @@ def _with_training(weights: Weights, name: str, asked: bool | None) -> Weights:
 
 
 def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Weights:
-    """Write weights in a format, and their training where they have one: all of it or nothing.
+    """Write weights in a format, with their training if they have one. If writing fails, nothing is left.
 
-    What is at `target` is never replaced.
+    An existing `target` is never replaced.
 
     Returns:
-        What was written, and what was left out.
+        What was written, with `left_out`.
 
     Raises:
-        ConfigError: there is something at `target`, or an option that the format lacks.
-        CheckpointError: the format can't have one of the tensors, there is no training, or writing failed.
+        ConfigError: `target` exists, or the format lacks an option.
+        CheckpointError: the format can't hold one of the tensors, there is no training, or writing failed.
     """
     weights = _with_training(weights, name, how.training)
     if how.config is not None and name != "huggingface":
-        raise ConfigError(f"--hf-config is for huggingface, and {target} becomes {name}: leave it out")
+        raise ConfigError(f"--hf-config is for huggingface, but {target} becomes {name}: leave it out")
     if not weights.tensors:
         raise CheckpointError(f"{weights.path} has no tensors of a model: nothing is written")
     if name == "stratagem":
@@ -201,7 +200,7 @@ def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Wei
         return weights
     if "://" in target:
         raise ConfigError(
-            f"{target} is a URL, and {name} is written to local paths: convert here, and copy it"
+            f"{target} is a URL, but {name} can only be written to local paths: convert here, and copy it"
         )
     with in_one_step(target, is_folder=name in ("huggingface", "dcp", "deepspeed")) as path:
         if name == "huggingface":
@@ -220,11 +219,11 @@ def write_weights(weights: Weights, target: str, name: str, how: Writing) -> Wei
 
 @contextmanager
 def in_one_step(target: str, is_folder: bool) -> Iterator[str]:
-    """A path beside `target` to write at, which gets that name at the end; nothing is left after an error.
+    """Yield a temporary path next to `target`, which is renamed to `target` at the end, or removed after an error.
 
     Raises:
-        ConfigError: there is something at `target`.
-        CheckpointError: what is within raised an OSError.
+        ConfigError: `target` exists.
+        CheckpointError: the context raised an OSError.
     """
     target = os.path.abspath(target)
     if os.path.lexists(target):
@@ -237,7 +236,7 @@ def in_one_step(target: str, is_folder: bool) -> Iterator[str]:
             os.mkdir(beside)
         yield beside
         os.rename(beside, target)
-    except (OSError, RuntimeError) as error:  # torch.save raises the latter
+    except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError
         raise _unwritable(target, error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -246,9 +245,7 @@ def in_one_step(target: str, is_folder: bool) -> Iterator[str]:
 
 
 def _taken(target: str) -> ConfigError:
-    return ConfigError(
-        f"there is something at {target}, which isn't replaced: choose another path or move it away"
-    )
+    return ConfigError(f"{target} exists, and isn't replaced: choose another path or move it away")
 
 
 def _unwritable(target: str, error: Exception) -> CheckpointError:

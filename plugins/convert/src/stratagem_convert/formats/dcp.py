@@ -1,4 +1,4 @@
-"""Folders of torch.distributed.checkpoint, whose pickled metadata is read without running code of it."""
+"""Folders of torch.distributed.checkpoint. Their pickled metadata is read without running code of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from stratagem_convert.torch_private import DCP_METADATA, storage_info
 METADATA = ".metadata"
 _FILE = "__0_0.distcp"
 _CHUNK_BYTES = 8 * 2**20
-"""Size of written chunks; the metadata names each of them."""
+"""Size of the chunks to write. The metadata has an entry for each."""
 _PLAIN = {("collections", "OrderedDict"), ("torch", "Size")}
 _PATHS = {"PosixPath": PurePosixPath, "WindowsPath": PureWindowsPath}
 
@@ -43,7 +43,7 @@ class _RefusedError(Exception):
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Makes the records of DCP's metadata and nothing else."""
+    """Constructs the records of DCP's metadata, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "pathlib" and name in _PATHS:
@@ -56,7 +56,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class FileView(io.RawIOBase):
-    """A range of an open file, as a file."""
+    """A range of an open file, as a file object."""
 
     def __init__(self, stream: BinaryIO, start: int, size: int) -> None:
         self._stream, self._start, self._size, self._at = stream, start, size, 0
@@ -86,11 +86,11 @@ def read_folder(path: str, key: str | None = None) -> Weights:
     """Open a DCP folder.
 
     Args:
-        path: of the folder.
-        key: takes what is called `key.…`, without that.
+        path: path of the folder.
+        key: read only entries called `key.…`, with this prefix removed.
 
     Raises:
-        CheckpointError: its metadata has other objects, something under `key` is no tensor, or a file is damaged.
+        CheckpointError: the metadata has other objects, something under `key` isn't a tensor, or a file is damaged.
     """
     metadata = _metadata(path)
     if key is None and _has_training(metadata):
@@ -110,7 +110,7 @@ def read_folder(path: str, key: str | None = None) -> Weights:
         if not hasattr(entry, "chunks"):
             tops = sorted({each.split(".")[0] for each in map(str, metadata.state_dict_metadata)})
             raise CheckpointError(
-                f"{name!r} in {path} is no tensor: name the part with the weights with --key, of {', '.join(tops)}"
+                f"{name!r} in {path} isn't a tensor: name the entry with the weights with --key, of {', '.join(tops)}"
             )
         tensors[name.removeprefix(prefix)] = _tensor(path, name, entry, places)
 
@@ -128,7 +128,7 @@ def read_folder(path: str, key: str | None = None) -> Weights:
 
 
 def _has_training(metadata: Any) -> bool:
-    """Whether it has weights and an optimizer, under the names that torch's own pages give them."""
+    """Return whether it has weights and an optimizer, under the names in torch's documentation."""
     names = [str(name) for name in metadata.state_dict_metadata]
     return all(
         any(name.startswith(prefix) for name in names) for prefix in (f"{MODEL}.", f"{OPTIM}.param_groups.")
@@ -150,8 +150,8 @@ def _metadata(path: str) -> Any:
                 f"{file_name} names {error}, which isn't loaded because that could run code: use a checkpoint that "
                 "torch.distributed.checkpoint has written"
             ) from error
-        except Exception as error:  # whatever a damaged pickle raises
-            raise file.damage(f"it is no metadata of torch.distributed.checkpoint ({error})") from error
+        except Exception as error:  # a damaged pickle may raise anything
+            raise file.damage(f"it is not metadata of torch.distributed.checkpoint ({error})") from error
     return metadata
 
 
@@ -176,7 +176,7 @@ def _tensor(
     if 0 in shape:
         return StoredTensor(dtype, shape, (Chunk(path, 0, (0,) * len(shape), shape),))
     if not is_tiled(shape, boxes):
-        raise CheckpointError(f"{path} is damaged: the chunks of {name!r} don't make it up; use another")
+        raise CheckpointError(f"{path} is damaged: the chunks of {name!r} don't cover it; use another")
     return StoredTensor(dtype, shape, tuple(chunks))
 
 
@@ -186,12 +186,14 @@ def _chunk(
     tensor = _loaded(file, info)
     found = stored_at(tensor, file, info.offset) if isinstance(tensor, torch.Tensor) else None
     if found is None or (found.dtype, found.shape) != (dtype, lengths):
-        raise CheckpointError(f"{file} is damaged: it has another value where {name!r} is to be; use another")
+        raise CheckpointError(
+            f"{file} is damaged: it has another value in the place of {name!r}; use another"
+        )
     return found.chunks[0]._replace(offsets=offsets)
 
 
 def _value(path: str, name: str, places: Mapping[tuple[str, tuple[int, ...]], Any]) -> Any:
-    """What isn't a tensor, as a setting of an optimizer; tensors in it stay in their file."""
+    """Return a value other than a tensor, such as an optimizer's setting. Tensors in it stay in their file."""
     info = places.get((name, ()))
     if info is None or os.path.basename(info.relative_path) != info.relative_path:
         raise CheckpointError(f"{path} is damaged: it has no file for {name!r}; use another")
@@ -204,11 +206,11 @@ def _loaded(file: str, info: Any) -> Any:
         with open_regular(file) as stream:
             return load_structure(cast("BinaryIO", FileView(stream, info.offset, info.length)), file)
     except OSError as error:
-        raise CheckpointError(f"{file} can't be read: {error.strerror}; the folder isn't whole") from error
+        raise CheckpointError(f"{file} can't be read: {error.strerror}; the folder is incomplete") from error
 
 
 def write_folder(weights: Weights, path: str) -> None:
-    """Write a folder that DCP loads, in chunks of some rows: its own writer would hold all tensors at once."""
+    """Write a folder that DCP can load, in chunks of some rows. DCP's own writer would hold all tensors in memory."""
     from torch.distributed.checkpoint import metadata as records
 
     described: dict[str, Any] = {}
@@ -243,7 +245,7 @@ def _saved(
     dtype: torch.dtype,
     blocks: Iterable[tuple[int, torch.Tensor]],
 ) -> tuple[Any, dict[Any, Any]]:
-    """Write a tensor by blocks of rows; return its record, and where each lies."""
+    """Write a tensor by blocks of rows; return its record, and where each block is."""
     from torch.distributed.checkpoint import metadata as records
 
     chunks: list[Any] = []

@@ -1,4 +1,4 @@
-"""Trainings in folders of torch.distributed.checkpoint, as `get_optimizer_state_dict` and dcp.save lay them out."""
+"""Trainings in folders of torch.distributed.checkpoint, in the form of `get_optimizer_state_dict` and dcp.save."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from stratagem_convert.formats.training import BATCH, EPOCH, SCHEDULERS, STEP, S
 
 MODEL, OPTIM = "model", "optim"
 _GROUPS = "optimizer_groups"
-"""Entry: how many of the parameter groups each optimizer has, which are in one list."""
+"""Entry with the number of each optimizer's parameter groups. The groups of all optimizers are in one list."""
 Path = tuple[Any, ...]
-"""Keys and indices that lead to a value; DCP joins them by dots."""
+"""Keys and indices that lead to a value. DCP joins them with dots."""
 
 
 def leaves(weights: Weights) -> Iterator[tuple[Path, Any]]:
-    """Yield what a folder has, with the path to each: weights alone, or the weights and a training."""
+    """Yield the values of a folder with their paths: only weights, or weights and a training."""
     training = weights.training
     if training is None:
         yield from (((name,), weights.stored(name)) for name in weights.names())
@@ -39,10 +39,10 @@ def leaves(weights: Weights) -> Iterator[tuple[Path, Any]]:
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
-    """As DCP flattens what it saves: dicts, and lists that have dicts or tensors in them.
+    """Flatten a value as DCP does: dicts, and lists that contain dicts or tensors.
 
-    Beside that, what DCP can't make whole again is one value, too: an empty dict, and one with other keys than text,
-    whose keys it makes text.
+    In addition, values that DCP couldn't restore are kept whole: empty dicts, and dicts with other keys than text,
+    which DCP would convert to text.
     """
     if isinstance(value, Mapping):
         if not value or type(value) is not dict or not all(isinstance(key, str) for key in value):
@@ -59,22 +59,22 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 def training_of(
     paths: Mapping[str, Path], base: Path, value_of: Callable[[str], Any], shown: str
 ) -> Training | None:
-    """Put a training together; None where the folder has no optimizer in the form of `get_optimizer_state_dict`.
+    """Return the training in a folder; None if it has no optimizer in the form of `get_optimizer_state_dict`.
 
     Args:
-        paths: name of an entry → the path to it.
-        base: the path to what has `OPTIM`.
-        value_of: returns an entry's value; of a tensor, where it lies.
-        shown: how errors name the folder.
+        paths: name of an entry → path to its value.
+        base: the path under which `OPTIM` is.
+        value_of: returns an entry's value; a tensor as a `StoredTensor`.
+        shown: name of the folder in error messages.
 
     Raises:
-        CheckpointError: there is one, and it isn't whole.
+        CheckpointError: there is one, but it is incomplete.
     """
     optim, others = _Node(), _Node()
     known = set(paths.values())
     for name, path in paths.items():
         if any(path[:length] in known for length in range(1, len(path))):
-            continue  # of a value that is there as one
+            continue  # it is part of a value that is stored whole
         if SCHEDULERS in path and any(isinstance(each, str) and each.lstrip("-").isdigit() for each in path):
             raise CheckpointError(
                 f"{shown} has a learning rate scheduler with numbers for keys, which DCP made text ({name!r}): "
@@ -101,7 +101,7 @@ def training_of(
             optimizers.append(StoredOptimizer(own, own_states))
             first += count
         if first != len(groups) or sum(len(each.states) for each in optimizers) != len(states):
-            raise ValueError("its states are of other parameters than its groups")
+            raise ValueError("its states belong to other parameters than its groups")
         epoch, batch, step = (int(others.get(entry, 0)) for entry in (EPOCH, BATCH, STEP))
         return Training(optimizers, _in_lists(others.get(SCHEDULERS, [])), epoch, batch, step)
     except (TypeError, ValueError, AttributeError) as error:
@@ -112,7 +112,7 @@ def training_of(
 
 
 class _Node(dict[Any, Any]):
-    """What is put together of several entries, unlike a dict that is one."""
+    """A dict that `_put` builds from several entries, unlike a dict that is stored whole."""
 
 
 def _put(into: _Node, path: Path, value: Any) -> None:
@@ -123,7 +123,7 @@ def _put(into: _Node, path: Path, value: Any) -> None:
 
 
 def _in_lists(value: Any) -> Any:
-    """Lists and dicts, where `_put` has made nodes by index and key."""
+    """Convert the nodes that `_put` has made to lists and dicts."""
     if not isinstance(value, _Node):
         return value
     if value and all(type(key) is int for key in value) and sorted(value) == list(range(len(value))):

@@ -1,4 +1,4 @@
-"""Folders of DeepSpeed: the full-precision weights of ZeRO's partitions, put together without the engine."""
+"""Folders of DeepSpeed. The full-precision weights are assembled from ZeRO's partitions, without the engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RANK = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_(model|optim)_state
 
 
 def folder_of(path: str) -> str | None:
-    """The folder of the step that `latest` names, or `path` itself where it is one; None where it is neither."""
+    """Return the folder that `latest` names, or else `path` itself if it has states; None otherwise."""
     latest = os.path.join(path, LATEST)
     require_regular(latest)
     try:
@@ -41,22 +41,22 @@ def folder_of(path: str) -> str | None:
 
 
 def read_folder(path: str) -> Weights:
-    """Open a DeepSpeed folder of any ZeRO stage: parameters are the optimizer's, in its precision.
+    """Open a DeepSpeed folder of any ZeRO stage. Parameters have the values and precision of the optimizer's copies.
 
-    Objects in its files that are no tensors are left out, and never made.
+    Objects in its files that aren't tensors are left out, and never constructed.
 
     Raises:
-        CheckpointError: it isn't whole, or the model itself was split.
+        CheckpointError: it is incomplete, or the model itself was split.
     """
     folder = folder_of(path)
     if folder is None:
-        raise CheckpointError(f"{path} is no DeepSpeed folder: it has no file *_model_states.pt")
+        raise CheckpointError(f"{path} is not a DeepSpeed folder: it has no file *_model_states.pt")
     names = sorted(os.listdir(folder))
     split = [name for name in names if re.search(r"mp_rank_(?!00)\d\d|^layer_\d", name)]
     if split:
         raise CheckpointError(
-            f"{folder} is of a model that was split into parts ({split[0]}), which can't be put together without it: "
-            "join them with DeepSpeed's ds_to_universal"
+            f"{folder} has a model that was split ({split[0]}), which can't be joined without its code: "
+            "join it with DeepSpeed's ds_to_universal"
         )
     ranked = {
         (match[2], int(match[1])): os.path.join(folder, match[0])
@@ -83,7 +83,7 @@ def read_folder(path: str) -> Weights:
     stage, count = _number(parts[0].get("zero_stage", 0)), parts[0].get("partition_count", len(optim))
     if (max(count) if isinstance(count, list) else count) != len(optim):
         raise CheckpointError(
-            f"{folder} is incomplete: it was written by {count} ranks and has the optimizer states of {len(optim)}"
+            f"{folder} is incomplete: it was written by {count} ranks, but has the optimizer states of {len(optim)}"
         )
     tensors: dict[str, StoredTensor] = {}
     for name in state.get("buffer_names", ()):
@@ -95,7 +95,7 @@ def read_folder(path: str) -> Weights:
         tensors.update(of_stage(_entry(state, "param_shapes", models[0]), parts, optim))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise CheckpointError(
-            f"{folder} can't be put together: its states aren't as DeepSpeed 0.10 to 0.19 writes them "
+            f"{folder} can't be read: its states aren't in the form of DeepSpeed 0.10 to 0.19 "
             f"({type(error).__name__}: {error})"
         ) from error
     facts["zero_stage"] = str(stage)
@@ -107,20 +107,20 @@ def _load(file: str) -> Any:
     content = load_structure(file, file, ignore_objects=True)
     if not isinstance(content, Mapping):
         raise CheckpointError(
-            f"{file} has a {type(content).__name__} where DeepSpeed's states are to be; use another"
+            f"{file} has a {type(content).__name__} in the place of DeepSpeed's states; use another"
         )
     return content
 
 
 def _number(value: Any) -> int:
-    """Of an enum's member, which is an object that wasn't made: its value."""
+    """Return the value of an enum's member, which was loaded as an `Inert`."""
     value = value.arguments[0] if isinstance(value, Inert) and value.arguments else value
     return value if isinstance(value, int) else 0
 
 
 def _entry(state: Mapping[str, Any], key: str, file: str) -> Any:
     if key not in state:
-        raise CheckpointError(f"{file} has no {key!r}, as DeepSpeed's states have; use another")
+        raise CheckpointError(f"{file} has no {key!r}, unlike DeepSpeed's states; use another")
     return state[key]
 
 
@@ -183,7 +183,7 @@ def _stage_3(
 
 
 def _slices(flats: Sequence[StoredTensor], begin: int, length: int) -> Iterator[StoredTensor]:
-    """What lies at `begin` and after it in tensors of one dim that follow each other."""
+    """Yield the slices of consecutive 1-dim tensors that cover `length` elements from `begin` on."""
     base = 0
     for flat in flats:
         first, last = max(begin, base), min(begin + length, base + flat.shape[0])
@@ -197,7 +197,7 @@ def _slices(flats: Sequence[StoredTensor], begin: int, length: int) -> Iterator[
 def _flat(
     name: str, dtype: torch.dtype, shape: Sequence[int], flats: Sequence[StoredTensor], begin: int = 0
 ) -> StoredTensor:
-    """The tensor whose elements follow each other in `flats` from `begin` on."""
+    """Return the tensor whose elements are consecutive in `flats`, from `begin` on."""
     wanted = math.prod(shape)
     joined = [StoredTensor(each.dtype, (math.prod(each.shape),), each.chunks) for each in flats]
     chunks, at = [], 0
@@ -212,7 +212,7 @@ def _flat(
 
 
 def write_folder(weights: Weights, path: str) -> None:
-    """Write a folder whose weights the engine loads with `load_checkpoint(path, load_module_only=True)`."""
+    """Write a folder whose weights the engine can load with `load_checkpoint(path, load_module_only=True)`."""
     step = weights.facts.get("global_step", "0")
     folder = os.path.join(path, _TAG.format(step))
     os.mkdir(folder)

@@ -1,4 +1,4 @@
-"""A Hugging Face folder straight from the memory of all ranks, without a checkpoint first."""
+"""Write a Hugging Face folder from the memory of all ranks, without a checkpoint in between."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def export_huggingface(
     shard_bytes: int = SHARD_BYTES,
     config: str | None = None,
 ) -> None:
-    """Write a model as a folder that transformers loads: each rank its own parts, where they belong in the files.
+    """Write a model as a folder that transformers loads. Each rank writes its own shards to their places in the
+    files.
 
-    Collective. Nothing is gathered, at most one tensor of a rank is copied at a time, and each byte is written
-    once; all of it is on the disk when this returns, or nothing is there.
+    Collective. Nothing is gathered, each rank copies at most one tensor at a time, and each byte is written once.
+    When this returns, everything is on the disk. After an error, nothing is left.
 
     Args:
-        collectives: those of the run.
-        tensors: as `Prepared.model_tensors` returns them: this rank's part of the model by "model/<name>", plain
-            tensors and DTensors on any device.
-        path: of a new folder, on a disk that all ranks share.
-        shard_bytes: how long a file may be, save for one with a single tensor.
+        collectives: the run's collectives.
+        tensors: what `Prepared.model_tensors` returned: this rank's tensors and DTensors by "model/<name>", on any
+            device.
+        path: a new folder, on a disk that all ranks share.
+        shard_bytes: maximum size of a file with several tensors.
         config: a folder whose config.json and tokenizer files are copied.
 
     Raises:
-        CheckpointError: there is something at `path`, a tensor can't be in such files, or writing failed; on every
-            rank.
+        CheckpointError: `path` exists, the files can't hold a tensor, or writing failed. Raised on every rank.
     """
     with torch.no_grad():
         plan = agree_on_plan(collectives, {key.removeprefix(MODEL): each for key, each in tensors.items()})
@@ -97,7 +97,7 @@ def _header(weights: Weights, names: Sequence[str]) -> tuple[bytes, dict[str, in
 
 
 def _write(plan: AgreedPlan, rank: int, weights: Weights, names: Sequence[str], path: str) -> None:
-    """Write what this rank has of one file."""
+    """Write this rank's part of one file."""
     _, starts = _header(weights, names)
     order = {name: number for number, name in enumerate(starts)}
     items = [item for item in plan.plans[rank].items if item.index.fqn in starts]
@@ -132,7 +132,7 @@ def _write_at(descriptor: int, content: memoryview, start: int) -> None:
 
 
 def runs(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield where a box of a tensor is in row-major order: first element and number of elements of each run."""
+    """Yield the runs of a tensor's box in row-major order: index of the first element, and number of elements."""
     if not math.prod(lengths):
         return
     whole = len(shape)

@@ -1,4 +1,4 @@
-"""Checkpoints of Lightning, which its trainer goes on from: `Trainer.fit(ckpt_path=…)` of 2.0 and later."""
+"""Checkpoints from which Lightning's trainer can resume: `Trainer.fit(ckpt_path=…)` of 2.0 and later."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stratagem_convert.formats.training import EPOCH, STEP, WEIGHTS, Training
 
 VERSION, LOOPS = "pytorch-lightning_version", "loops"
 _OLDEST = "2.0.0"
-"""What a written file says it is of: later ones migrate it, and nothing in it has changed since."""
+"""Version in a written file. Later versions migrate the file. Nothing in it has changed since this one."""
 
 
 def write_checkpoint(weights: Weights, path: str) -> None:
-    """Write a Lightning checkpoint, with what its trainer needs to go on where the weights come with that."""
+    """Write a Lightning checkpoint. With a training, it also has what Lightning's trainer needs to resume."""
     training = weights.training
     around: dict[str, Any] = {
         EPOCH: int(weights.facts.get(EPOCH, "0")),
@@ -29,7 +29,7 @@ def write_checkpoint(weights: Weights, path: str) -> None:
 
 
 def _loop(training: Training) -> dict[str, Any]:
-    """The state of Lightning's fit loop, of which it takes what is there, as it is after a batch."""
+    """Return the state of Lightning's fit loop after a batch. Lightning accepts a partial state."""
     epoch, batch, step = training.epoch, training.batch, training.step
     begun = epoch + (batch > 0)
     epochs = {"ready": begun, "started": begun, "processed": epoch, "completed": epoch}
@@ -55,9 +55,9 @@ def _loop(training: Training) -> dict[str, Any]:
 
 
 def epoch_and_batch(loops: Any, epoch: int) -> list[int]:
-    """Return the epoch and batch with which a run continues, by Lightning's loops; [epoch, 0] if they don't say.
+    """Return the epoch and batch at which a run resumes, from Lightning's loops; [epoch, 0] if they lack it.
 
-    A checkpoint of Lightning's that was saved when an epoch ended is one of the next epoch's beginning.
+    A checkpoint that Lightning saved at the end of an epoch is one of the beginning of the next epoch.
     """
     try:
         loop = loops["fit_loop"]

@@ -1,4 +1,4 @@
-"""Stratagem's own directories as one of the formats: the model's tensors out of a checkpoint, and weights as one."""
+"""Stratagem's own checkpoints as one of the formats: read a model's tensors, and write weights."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _FILE = "tensors-00000.safetensors"
 
 
 def read_directory(path: str, prefix: str = MODEL) -> Weights:
-    """Open the tensors of a checkpoint whose keys begin with `prefix`, under their names without it.
+    """Open the tensors of a checkpoint whose keys begin with `prefix`, which is removed from their names.
 
     Every byte is compared with its checksum when it is read.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: there is no checkpoint, or it is damaged.
     """
     filesystem, name = filesystem_for(path, MANIFEST)
     folder, manifest = find_manifest(filesystem, name, path)
@@ -81,7 +81,7 @@ def read_directory(path: str, prefix: str = MODEL) -> Weights:
 
 
 def _left_out(state: Mapping[str, Any], others: int, of_optimizers: int) -> list[str]:
-    """What isn't converted: of optimizers' tensors those that no optimizer of the state has."""
+    """Return what isn't converted, also tensors of optimizers that aren't in the training's state."""
     left_out = []
     if of_optimizers:
         left_out.append("the place in the epoch's data, random numbers, and callbacks' states")
@@ -114,15 +114,15 @@ def _stored(key: str, record: TensorRecord, starts: Mapping[tuple[str, str], int
                 f"{path} is damaged: {chunk.file} has no chunk of {key!r}; use another checkpoint"
             )
         chunks.append(Chunk(chunk.file, start, chunk.offsets, chunk.lengths))
-    if not chunks:  # it has no elements
+    if not chunks:  # the tensor has no elements
         chunks = [Chunk(_FILE, 0, (0,) * len(record.shape), record.shape)]
     return StoredTensor(record.dtype, record.shape, tuple(chunks))
 
 
 def write_directory(weights: Weights, path: str) -> None:
-    """Write a checkpoint with weights alone, which evaluations load and other runs begin from.
+    """Write a checkpoint with only weights, for evaluations and for other runs' initial weights.
 
-    Where the weights come with a training, one that a fit goes on from.
+    If the weights have a training, write a checkpoint from which a fit can resume.
     """
     training = weights.training
     tensors = {MODEL + name: tensor for name, tensor in weights.tensors.items()}
@@ -131,10 +131,10 @@ def write_directory(weights: Weights, path: str) -> None:
     for key, tensor in tensors.items():
         if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
             name = key.removeprefix(MODEL)
-            raise CheckpointError(f"{name!r} has dtype {tensor.dtype}, which checkpoints can't have")
+            raise CheckpointError(f"{name!r} has dtype {tensor.dtype}, which checkpoints can't hold")
     filesystem, target = filesystem_for(path, MANIFEST)
     state = {"kind": "weights", "module": "", "prepared": {"extra": {}}, "converted_from": weights.format}
-    # The reader's names are the keys here: it reads tensors of optimizers, too.
+    # Use the checkpoint's keys as names in the reader, because it also reads tensors of optimizers.
     keyed = replace(weights, tensors=tensors, aliases={})
     with temporary(filesystem, target) as folder, WeightsReader(keyed) as reader:
         if training is not None:
@@ -163,5 +163,5 @@ def _record(tensor: StoredTensor) -> TensorRecord:
 
 
 def is_directory(path: str) -> bool:
-    """Whether `path` is to be read as one of our own checkpoints: any URL, or a folder with a manifest."""
+    """Return whether `path` is read as one of our own checkpoints: any URL, or a folder with a manifest."""
     return "://" in path or os.path.exists(os.path.join(path, MANIFEST))

@@ -1,4 +1,4 @@
-"""The training in one of Stratagem's own checkpoints: taken out of its state, and made into one."""
+"""The training in one of Stratagem's own checkpoints: read it from the state, and write it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ OPTIMIZER = "optimizer/"
 def training_of(
     state: Mapping[str, Any], rank_state: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: str
 ) -> Training | None:
-    """Take the training out of a checkpoint's state; None where it has no optimizer.
+    """Return the training in a checkpoint's state; None if it has no optimizer.
 
     Args:
-        state: of the run.
-        rank_state: of rank 0.
-        tensors: of the checkpoint, by key, whose keys begin with `OPTIMIZER`.
-        path: how errors name it.
+        state: state of the run.
+        rank_state: state of rank 0.
+        tensors: tensors of the checkpoint whose keys begin with `OPTIMIZER`.
+        path: name of the checkpoint in error messages.
 
     Raises:
-        CheckpointError: the state is another than runs write.
+        CheckpointError: the state isn't in the form that runs write.
     """
     prepared = state.get("prepared")
     described = prepared.get("optimizers") if isinstance(prepared, Mapping) else None
@@ -51,18 +51,18 @@ def training_of(
         if not batch or not _has_read_all(rank_state.get("data"), epoch):
             return Training(optimizers, schedulers, *place)
         if all(each.get("last_epoch") == step for each in schedulers):
-            # They step by steps: nothing happens at the epoch's end that a run needs.
+            # All schedulers step per optimizer step, so that the end of the epoch changes nothing that a run needs.
             return Training(optimizers, schedulers, epoch + 1, 0, step)
         return Training(optimizers, schedulers, *place, before_end=True)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
-            f"{path} is damaged: its optimizers aren't as a run writes them ({type(error).__name__}: {error}); "
+            f"{path} is damaged: its optimizers aren't in the form of a run's ({type(error).__name__}: {error}); "
             "use another checkpoint"
         ) from error
 
 
 def _has_read_all(data: Any, epoch: int) -> bool:
-    """Whether a rank's saved position in its data is an epoch's end, as far as it says."""
+    """Return whether a rank's saved position in its data is the end of an epoch, if that is known."""
     if not isinstance(data, Mapping) or data.get("epoch") != epoch:
         return False
     samples, of_epoch = data.get("samples"), data.get("num_samples")
@@ -70,9 +70,9 @@ def _has_read_all(data: Any, epoch: int) -> bool:
 
 
 def training_state(weights: Weights, training: Training, reader: WeightsReader) -> dict[str, Any]:
-    """The state of a checkpoint that a fit goes on from, of what another format has.
+    """Return the state of a checkpoint from which a fit can resume, for weights of another format.
 
-    What that doesn't have begins again: the epoch's data, random numbers, callbacks.
+    What the other format lacks starts over: the epoch's data, random numbers, callbacks.
     """
     training.require_place(weights.path)
     place = f", of which {training.batch} batches were done" if training.batch else ""
@@ -112,7 +112,7 @@ def training_state(weights: Weights, training: Training, reader: WeightsReader) 
                 "epoch and step" + (", learning rate schedulers" if training.schedulers else ""),
             ],
             "inexact": {
-                "the data": f"its epoch begins again from the first sample{place}",
+                "the data": f"its epoch starts over from the first sample{place}",
                 "random numbers and callbacks": f"converted from {weights.format}, without them",
             },
         },
@@ -121,7 +121,7 @@ def training_state(weights: Weights, training: Training, reader: WeightsReader) 
 
 
 def training_tensors(training: Training) -> dict[str, StoredTensor]:
-    """The optimizers' tensors by their keys."""
+    """Return the optimizers' tensors by their keys in a checkpoint."""
     return {
         f"{OPTIMIZER}{index}/{name}/{state}": tensor
         for index, optimizer in enumerate(training.optimizers)

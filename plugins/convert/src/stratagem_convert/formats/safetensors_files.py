@@ -1,4 +1,4 @@
-"""One safetensors file, or several with an index as Hugging Face's folders have them."""
+"""Safetensors files: a single one, or several with an index, as in Hugging Face's folders."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def header_of(file: CheckedFile) -> tuple[dict[str, StoredTensor], dict[str, str
     """Return the tensors of a safetensors file by name, in the file's order, and its metadata.
 
     Raises:
-        CheckpointError: it is none, or has tensors of another size than their places.
+        CheckpointError: it isn't one, or the sizes of tensors don't match their positions.
     """
     if file.size_bytes < 8:
         raise file.damage("it is too short for a safetensors file")
@@ -94,7 +94,7 @@ def header_of(file: CheckedFile) -> tuple[dict[str, StoredTensor], dict[str, str
 
 
 def looks_like_one(path: str) -> bool:
-    """Whether a file begins as a safetensors file does, whatever it is called."""
+    """Return whether a file begins as a safetensors file does, regardless of its name."""
     with open_plain(path) as file:
         start = bytes(file.read(0, min(9, file.size_bytes)))
         return (
@@ -113,7 +113,7 @@ def read_folder(path: str) -> Weights:
     """Open a Hugging Face folder: `model.safetensors`, or several files with an index.
 
     Raises:
-        CheckpointError: a file or a tensor that the index names isn't there.
+        CheckpointError: a file or a tensor in the index is missing.
     """
     index = os.path.join(path, INDEX)
     if not os.path.exists(index):
@@ -148,12 +148,12 @@ def _weight_map(index: str) -> dict[str, str]:
 
 
 def _ties(metadata: Mapping[str, str], tensors: Mapping[str, object]) -> dict[str, str]:
-    """As safetensors' own `save_model` keeps them: name that isn't written → name that is."""
+    """Return ties in the form of safetensors' `save_model`: name of a tied tensor → name of the one in the file."""
     return {name: kept for name, kept in metadata.items() if kept in tensors and name not in tensors}
 
 
 def write_file(weights: Weights, path: str) -> None:
-    """Write one safetensors file; ties are in its metadata, as safetensors' `save_model` writes them."""
+    """Write one safetensors file. Ties are in its metadata, in the form of safetensors' `save_model`."""
     with WeightsReader(weights) as reader:
         _write(reader, list(weights.tensors), path, weights.aliases)
 
@@ -162,9 +162,9 @@ def write_folder(weights: Weights, path: str, shard_bytes: int, config: str | No
     """Write a folder that transformers loads.
 
     Args:
-        weights: of the model, under its names.
-        path: a folder that is there.
-        shard_bytes: how long a file may be, save for one with a single tensor.
+        weights: weights of the model, with its names.
+        path: an existing folder.
+        shard_bytes: maximum size of a file with several tensors.
         config: a folder whose config.json and tokenizer files are copied.
     """
     copy_small_files(config, path)
@@ -176,12 +176,12 @@ def write_folder(weights: Weights, path: str, shard_bytes: int, config: str | No
 
 
 def ties_within(weights: Weights, names: Sequence[str]) -> dict[str, str]:
-    """Names of tied tensors whose values are in the file of `names`; they stand in its metadata."""
+    """Return the ties to tensors in the file of `names`. They are written to its metadata."""
     return {name: kept for name, kept in weights.aliases.items() if kept in names}
 
 
 def write_index(weights: Weights, files: Mapping[str, Sequence[str]], path: str) -> None:
-    """Write what says which tensor is in which file of the folder `path`, where there are several."""
+    """Write the index of the folder `path`, which maps tensors to files, if there are several files."""
     if len(files) == 1:
         return
     found = {name: file for file, names in files.items() for name in names}
@@ -191,14 +191,14 @@ def write_index(weights: Weights, files: Mapping[str, Sequence[str]], path: str)
 
 
 def copy_small_files(config: str | None, path: str) -> None:
-    """Copy config.json and tokenizer files from the folder `config`, if there is to be one."""
+    """Copy config.json and tokenizer files from the folder `config`, if given."""
     for name in _small_files(config):
         require_regular(os.path.join(str(config), name))
         shutil.copyfile(os.path.join(str(config), name), os.path.join(path, name))
 
 
 def _small_files(config: str | None) -> Sequence[str]:
-    """Files beside the weights: configurations and tokenizers, none of which has tensors."""
+    """Return the names of configuration and tokenizer files, which have no tensors."""
     if config is None:
         return ()
     endings = (".json", ".txt", ".model", ".jinja")
@@ -206,15 +206,15 @@ def _small_files(config: str | None) -> Sequence[str]:
         names = [name for name in sorted(os.listdir(config)) if name.endswith(endings)]
     except OSError as error:
         raise CheckpointError(
-            f"{config} can't be read: {error.strerror}; give a folder with a config.json"
+            f"{config} can't be read: {error.strerror}; pass a folder with a config.json"
         ) from error
     if "config.json" not in names:
-        raise CheckpointError(f"{config} has no config.json: give a folder that save_pretrained has written")
+        raise CheckpointError(f"{config} has no config.json: pass a folder that save_pretrained has written")
     return [name for name in names if not name.endswith(".index.json")]
 
 
 def shards(weights: Weights, shard_bytes: int) -> dict[str, list[str]]:
-    """Return names of files → names of the tensors in each, of which no file but one with a single one is longer."""
+    """Return name of a file → names of its tensors. Only files with a single tensor may be longer than the limit."""
     found: list[list[str]] = [[]]
     length = 0
     for name, tensor in weights.tensors.items():
@@ -245,13 +245,13 @@ def safetensors_bytes(
     """Yield the bytes of a safetensors file.
 
     Args:
-        reader: of the tensors.
-        names: of those that go into this file.
-        metadata: for its header.
-        as_real: whether complex numbers are two real ones in a last dim, as in our own checkpoints.
+        reader: reader of the tensors.
+        names: names of the tensors of this file.
+        metadata: metadata for its header.
+        as_real: whether to store complex numbers as two real ones in a last dim, as our own checkpoints do.
 
     Raises:
-        CheckpointError: a dtype that the format lacks.
+        CheckpointError: the format doesn't support a dtype.
     """
     tensors = {name: reader.weights.stored(name) for name in names}
     header, starts = encode_header(tensors, metadata, as_real)
@@ -266,22 +266,22 @@ def encode_header(
     metadata: Mapping[str, str],
     as_real: bool = False,
 ) -> tuple[bytes, dict[str, int]]:
-    """Return the header of a safetensors file, and at which byte of the file each tensor begins, in their order.
+    """Return the header of a safetensors file, and the byte at which each tensor begins, in order.
 
     Raises:
-        CheckpointError: a dtype that the format lacks.
+        CheckpointError: the format doesn't support a dtype.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     starts: dict[str, int] = {}
     end = 0
-    # Wide elements first keeps every tensor aligned, as the format's reference implementation does.
+    # Wide elements come first, so that every tensor is aligned. The format's reference implementation does this, too.
     for name in sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name)):
         dtype, shape = tensors[name].dtype, list(tensors[name].shape)
         if as_real and dtype.is_complex:
             dtype, shape = dtype.to_real(), [*shape, 2]
         if dtype not in _NAMES:
             raise CheckpointError(
-                f"{name!r} has dtype {dtype}, which safetensors files can't have: convert it before"
+                f"{name!r} has dtype {dtype}, which safetensors files can't hold: convert it before"
             )
         starts[name], end = end, end + tensors[name].size_bytes
         header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [starts[name], end]}

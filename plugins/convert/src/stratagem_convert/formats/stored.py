@@ -1,4 +1,4 @@
-"""Tensors where they lie in files: of any format, read by blocks of rows."""
+"""Tensors in files of any format, read by blocks of rows."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from stratagem_convert.formats.training import Training
 
 BLOCK_BYTES = 2 * 2**20
-"""How much of a tensor is held at a time, or one row where that is longer."""
+"""Size of the blocks in which tensors are read; at least one row."""
 
 
 class Chunk(NamedTuple):
-    """A box of a tensor, in one place of a file."""
+    """A box of a tensor, stored at one position of a file."""
 
     file: str
     start: int
-    """Its first byte."""
+    """Index of its first byte in the file."""
     offsets: tuple[int, ...]
     lengths: tuple[int, ...]
     strides: tuple[int, ...] | None = None
-    """In elements, where they aren't those of row-major order."""
+    """Strides in elements; None for row-major order."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor, and where its values are.
+    """A tensor in files.
 
     Attributes:
-        dtype: as in the file.
-        shape: of the whole.
-        chunks: boxes that make it up.
-        flat: whether the chunks are of the tensor as one dimension.
+        dtype: dtype in the files.
+        shape: shape of the whole tensor.
+        chunks: boxes that cover it.
+        flat: whether the chunks are ranges of the flattened tensor.
     """
 
     dtype: torch.dtype
@@ -67,14 +67,14 @@ class Weights:
     """The tensors of a checkpoint in some format.
 
     Attributes:
-        path: how errors name it.
-        format: the format's name.
-        tensors: by the module's names, in order.
+        path: name in error messages.
+        format: name of the format.
+        tensors: name in the module → tensor, in order.
         aliases: names of tied tensors → the one in `tensors` that has the values.
-        left_out: what else is in the checkpoint, in words, each a clause; nothing of it is converted.
-        facts: what is known of it besides, as {"step": "120"}.
-        open_file: opens one of its files; as one without checksums by default.
-        training: what a run needs to go on from it; its tensors lie in the same files.
+        left_out: what else is in the checkpoint and isn't converted, as clauses.
+        facts: other facts, such as {"step": "120"}.
+        open_file: opens one of its files; by default as a file without checksums.
+        training: what a run needs to resume, besides the weights. Its tensors are in the same files.
     """
 
     path: str
@@ -92,18 +92,18 @@ class Weights:
         return sum(tensor.size_bytes for tensor in self.tensors.values())
 
     def names(self) -> list[str]:
-        """All names, those of tied tensors included."""
+        """Return all names, including those of tied tensors."""
         return [*self.tensors, *self.aliases]
 
     def stored(self, name: str) -> StoredTensor:
-        """Where the tensor called `name` is."""
+        """Return the tensor called `name`; for a tied one, the tensor that has the values."""
         return self.tensors[self.aliases.get(name, name)]
 
     def renamed(self, rename: Callable[[str], str]) -> Weights:
-        """The same tensors under the names that `rename` gives.
+        """Return the same tensors with the names that `rename` returns.
 
         Raises:
-            CheckpointError: two of them would have one name.
+            CheckpointError: two of them would have the same name.
         """
         names: dict[str, str] = {}
         for name in self.names():
@@ -123,7 +123,7 @@ class Weights:
 
 
 class WeightsReader:
-    """Reads blocks of rows of `Weights`; a context manager, which closes the files."""
+    """Reads blocks of rows of `Weights`. A context manager, which closes the files."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -137,24 +137,24 @@ class WeightsReader:
         self._close()
 
     def blocks(self, name: str) -> Iterator[torch.Tensor]:
-        """Yield a tensor's rows in order, some at a time; one without dims is a single row."""
+        """Yield a tensor's rows in order, in blocks. A 0-dim tensor is a single row."""
         return self.blocks_of(self.weights.stored(name))
 
     def blocks_of(self, tensor: StoredTensor) -> Iterator[torch.Tensor]:
-        """The same for a tensor that lies in one of the files."""
+        """Yield blocks of a tensor in one of the files; see `blocks`."""
         for begin, end in block_rows([tensor]):
             yield self.rows(tensor, begin, end)
 
     def whole(self, name: str) -> torch.Tensor:
-        """Return a whole tensor, on the CPU."""
+        """Return a whole tensor on the CPU."""
         return self.read(self.weights.stored(name))
 
     def read(self, tensor: StoredTensor) -> torch.Tensor:
-        """The same for a tensor that lies in one of the files."""
+        """Return a whole tensor in one of the files, on the CPU."""
         return self.rows(tensor, 0, tensor.shape[0] if tensor.shape else 1).reshape(tensor.shape)
 
     def rows(self, tensor: StoredTensor, begin: int, end: int) -> torch.Tensor:
-        """Return rows `begin` to `end` of a tensor, on the CPU."""
+        """Return rows `begin` to `end` of a tensor on the CPU."""
         shape = tensor.shape or (1,)
         wanted = (end - begin, *shape[1:])
         row = math.prod(shape[1:])
@@ -162,7 +162,7 @@ class WeightsReader:
             out = torch.empty(wanted, dtype=tensor.dtype)
             self._fill(out.view(-1), tensor.dtype, tensor.chunks, begin * row)
             return out
-        if len(tensor.chunks) == 1:  # most are: without a copy
+        if len(tensor.chunks) == 1:  # the most common case, which needs no copy
             first = self._box(tensor.dtype, tensor.chunks[0], shape, begin, end)
             return first.reshape(wanted)
         out = torch.empty(wanted, dtype=tensor.dtype)
@@ -191,7 +191,7 @@ class WeightsReader:
     def _box(
         self, dtype: torch.dtype, chunk: Chunk, lengths: Sequence[int], begin: int, end: int
     ) -> torch.Tensor:
-        """Rows of one chunk."""
+        """Return rows of one chunk."""
         row = math.prod(lengths[1:])
         shape = (end - begin, *lengths[1:])
         if not row or begin == end:
@@ -220,12 +220,12 @@ class WeightsReader:
 
 
 def block_rows(tensors: Sequence[StoredTensor], block_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of rows in which tensors of one shape are read, of `BLOCK_BYTES` or what is given."""
+    """Yield ranges of rows for reading tensors of one shape in blocks of `BLOCK_BYTES`, or of the given size."""
     rows = tensors[0].shape[0] if tensors[0].shape else 1
     row_bytes = max(max(tensor.size_bytes for tensor in tensors) // max(rows, 1), 1)
     step = max(1, (block_bytes or BLOCK_BYTES) // row_bytes)
     if any(chunk.strides is not None for tensor in tensors for chunk in tensor.chunks):
-        step = max(rows, 1)  # its rows are all over the file
+        step = max(rows, 1)  # with strides, its rows are spread over the file
     for begin in range(0, rows, step):
         yield begin, min(begin + step, rows)
 
@@ -247,13 +247,13 @@ def open_plain(path: str) -> Iterator[CheckedFile]:
 
 
 def raw_bytes(block: torch.Tensor) -> memoryview:
-    """The elements' bytes in row-major order."""
+    """Return the bytes of the elements in row-major order."""
     flat = block.contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
 def read_ahead(parts: Iterator[T]) -> Iterator[T]:
-    """Yield the same, of which the next is read in a thread while the one before is written."""
+    """Yield the same parts. A thread reads the next part while the caller writes the current one."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(next, parts, None)
         while (part := future.result()) is not None:
@@ -262,7 +262,7 @@ def read_ahead(parts: Iterator[T]) -> Iterator[T]:
 
 
 def write_parts(stream: BinaryIO, parts: Iterable[bytes | memoryview]) -> None:
-    """Write to an open file, a MiB at a time: larger writes take Linux up to ten times as long."""
+    """Write to an open file, one MiB at a time: larger writes take Linux up to ten times as long."""
     file = GrowingFile(stream.fileno(), stream.tell())
     for part in read_ahead(iter(parts)):
         left = memoryview(part)
@@ -274,6 +274,6 @@ def write_parts(stream: BinaryIO, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def sync(stream: BinaryIO) -> None:
-    """Bring what was written to stable storage."""
+    """Flush written data to stable storage."""
     stream.flush()
     os.fsync(stream.fileno())

@@ -1,4 +1,4 @@
-"""Nested values with tensors that lie in files, written as torch.save does without holding the tensors."""
+"""Write nested values with tensors in files in the format of torch.save, without holding the tensors in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stratagem_convert.formats.zip_checksums import write_checksums
 
 
 def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same dicts, lists and tuples, with `change` of each tensor in them, in a file or not."""
+    """Return the same dicts, lists and tuples, with `change` applied to each tensor, in memory or in a file."""
     if isinstance(value, (torch.Tensor, StoredTensor)):
         return change(value)
     if type(value) in (dict, OrderedDict):
@@ -35,27 +35,27 @@ def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def in_memory(value: Any, reader: WeightsReader) -> Any:
-    """The same, with all of its tensors read: for settings, which have small ones."""
+    """Read all tensors of a value into memory. Use it for settings, which have only small ones."""
     return map_tensors(value, lambda each: reader.read(each) if isinstance(each, StoredTensor) else each)
 
 
 def state_dict_of(weights: Weights) -> OrderedDict[str, StoredTensor]:
-    """What `write_structure` takes for the weights: tied tensors are the same object."""
+    """Return the weights as a state dict for `write_structure`. Tied tensors are the same object."""
     state_dict = OrderedDict(weights.tensors)
     state_dict.update({name: state_dict[kept] for name, kept in weights.aliases.items()})
     return state_dict
 
 
 def write_structure(value: Any, weights: Weights, path: str) -> None:
-    """Let torch.save leave room for the tensors, and fill it block by block.
+    """Let torch.save reserve space for the tensors, and fill it block by block.
 
     Args:
-        value: what is saved; a tensor that is several times in it shares its memory when it is loaded.
-        weights: whose files have the tensors.
-        path: of a new file.
+        value: the value to save. A tensor that is in it several times shares its memory after loading.
+        weights: has the files of the tensors.
+        path: a new file.
 
     Raises:
-        CheckpointError: something in it is no tensor, number or text.
+        CheckpointError: something in it isn't a tensor, number or text.
     """
     from stratagem_convert.formats.torch_files import load_structure, stored_at, why_refused
 
@@ -111,7 +111,7 @@ def _summed(blocks: Iterable[memoryview], checksums: dict[int, int], start: int)
 
 
 def _unbacked(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor whose memory is never touched."""
+    """Return a tensor whose memory is never written."""
     size_bytes = math.prod(shape) * dtype.itemsize
     if not size_bytes:
         return torch.empty(shape, dtype=dtype)

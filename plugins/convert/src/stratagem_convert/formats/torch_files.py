@@ -1,4 +1,4 @@
-"""Files of `torch.save`: state dicts, and Lightning's `.ckpt`; tensors are read where they lie."""
+"""Files of `torch.save`: state dicts, and Lightning's `.ckpt`. Tensors are read from their positions in the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stratagem_convert.torch_private import checkpoint_offset
 
 
 class Inert:
-    """What stands for an object of a class that isn't made: it keeps its arguments and does nothing."""
+    """Replaces an object of a class that isn't loaded. It keeps the object's arguments, and does nothing."""
 
     def __init__(self, *arguments: object, **keywords: object) -> None:
         self.arguments = arguments
@@ -40,14 +40,14 @@ class Inert:
 
 
 def load_structure(file: str | BinaryIO, shown: str, ignore_objects: bool = False) -> Any:
-    """Load what `torch.save` wrote, with tensors on the meta device that know where they lie in the file.
+    """Load what `torch.save` wrote. Tensors are on the meta device, with their positions in the file.
 
-    Runs no code of the file: torch's `weights_only`.
+    Runs no code of the file, because it uses torch's `weights_only`.
 
     Args:
-        file: path, or open and seekable.
-        shown: how errors name it.
-        ignore_objects: whether objects of other classes than tensors and containers become `Inert`; only of a path.
+        file: a path, or an open, seekable file.
+        shown: name in error messages.
+        ignore_objects: load objects of classes other than tensors and containers as `Inert`; only for a path.
 
     Raises:
         CheckpointError: it isn't such a file, or has other objects.
@@ -60,33 +60,35 @@ def load_structure(file: str | BinaryIO, shown: str, ignore_objects: bool = Fals
             foreign = torch.serialization.get_unsafe_globals_in_checkpoint(file)
             known = [(Inert, name) for name in foreign]
         with torch.serialization.safe_globals(known), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of another pickle protocol, before the error that says more
+            warnings.simplefilter(
+                "ignore"
+            )  # a warning of the pickle protocol would come before a clearer error
             return torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{shown} has more than tensors in it, which isn't loaded because that could run code: "
-            f"{why_refused(error)}; save its state dict alone with the program that made it"
+            f"{shown} has other objects than tensors, which aren't loaded because that could run code: "
+            f"{why_refused(error)}; save only its state dict with the program that made it"
         ) from error
-    except Exception as error:  # whatever a damaged file raises
+    except Exception as error:  # a damaged file may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(
-            f"{shown} is no file of torch.save, or is damaged ({reason}); use another"
+            f"{shown} is not a file of torch.save, or is damaged ({reason}); use another"
         ) from error
 
 
 def why_refused(error: object) -> str:
-    """What torch's error, in some lines, comes to: that of a pickle with more in it than `weights_only` loads."""
+    """Return a short reason from torch's error about a pickle that `weights_only` doesn't load."""
     named = re.search(r"(?:GLOBAL|Unsupported class) ([\w.]+)", str(error))
     return f"it names {named[1]}" if named else "its pickle has another instruction than tensors need"
 
 
 def stored_at(tensor: torch.Tensor, file: str, base: int = 0) -> StoredTensor | None:
-    """Where a tensor of `load_structure` lies, as one chunk; None where its file is of before torch 1.6.
+    """Return the position of a tensor of `load_structure`, as one chunk; None in files of torch before 1.6.
 
     Args:
-        tensor: plain.
-        file: its path.
-        base: where in the file torch.save began.
+        tensor: a tensor on the meta device.
+        file: path of its file.
+        base: position in the file at which torch.save began.
     """
     shape = tuple(tensor.shape)
     if not tensor.numel():
@@ -103,12 +105,12 @@ def read_state_dict(path: str, key: str | None = None, in_order: bool = False) -
     """Open a file of torch.save that has a state dict, or a Lightning checkpoint.
 
     Args:
-        path: of the file.
-        key: of the entry that is the state dict; dots go further down.
-        in_order: whether its optimizer, which doesn't name its parameters, has them in the state dict's order.
+        path: path of the file.
+        key: entry that has the state dict; dots lead to nested entries.
+        in_order: whether its optimizer, which has no parameter names, has the parameters in the state dict's order.
 
     Raises:
-        CheckpointError: something in the state dict is no tensor, or there is none.
+        CheckpointError: something in the state dict isn't a tensor, or there is no state dict.
     """
     content = load_structure(path, path)
     if not isinstance(content, Mapping) or not (VERSION in content or _has_training(content)):
@@ -125,7 +127,7 @@ def read_state_dict(path: str, key: str | None = None, in_order: bool = False) -
     left_out = [f"the run's {', '.join(others)}"] if others else []
     if training is None and content.get(OPTIMIZERS):
         left_out.append(
-            "the optimizers' states don't say whose they are: --in-order, if they are in the model's order"
+            "the optimizers' states don't name their parameters: --in-order, if they are in the model's order"
         )
     name = "lightning" if VERSION in content else "torch"
     return Weights(path, name, tensors, aliases, left_out, facts, training=training)
@@ -146,9 +148,9 @@ def _has_training(content: Mapping[Any, Any]) -> bool:
 def _training(
     content: Mapping[Any, Any], path: str, in_order: Mapping[str, StoredTensor] | None
 ) -> Training | None:
-    """The state of the training, saved with the weights; None if there is none, or its parameters have no names.
+    """Return the training that was saved with the weights; None if there is none, or it has no parameter names.
 
-    `in_order` is whose they are then.
+    `in_order` has the parameters for an optimizer without names.
     """
     states, names = content.get(OPTIMIZERS), content.get(NAMES)
     if not isinstance(states, list) or not states:
@@ -171,7 +173,7 @@ def _training(
     schedulers = stored(SCHEDULERS, content.get(SCHEDULERS, []))
     counts = [content.get(each, 0) for each in (EPOCH, BATCH, STEP)]
     if not isinstance(schedulers, list) or not all(type(each) is int and each >= 0 for each in counts):
-        raise CheckpointError(f"{path} is damaged: its {EPOCH}, {BATCH}, {STEP} or {SCHEDULERS} isn't one")
+        raise CheckpointError(f"{path} is damaged: its {EPOCH}, {BATCH}, {STEP} or {SCHEDULERS} is invalid")
     if LOOPS in content and not content.get(BATCH):
         counts[:2] = epoch_and_batch(content[LOOPS], counts[0])
     return Training([each for each in optimizers if each is not None], schedulers, *counts)
@@ -179,7 +181,7 @@ def _training(
 
 def _located(name: str, tensor: torch.Tensor, path: str) -> StoredTensor:
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise CheckpointError(f"{name!r} in {path} is no plain tensor: convert with --weights-only")
+        raise CheckpointError(f"{name!r} in {path} is not a plain tensor: convert with --weights-only")
     stored = stored_at(tensor, path)
     if stored is None:
         raise CheckpointError(
@@ -189,14 +191,14 @@ def _located(name: str, tensor: torch.Tensor, path: str) -> StoredTensor:
 
 
 def collect(content: Any, path: str) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors of a state dict as `load_structure` returns it, and which are tied.
+    """Return the tensors of a state dict that `load_structure` returned, and their ties.
 
     Raises:
-        CheckpointError: something else is in it.
+        CheckpointError: it has something other than tensors.
     """
     if not isinstance(content, Mapping):
         raise CheckpointError(
-            f"{path} has a {type(content).__name__} where a state dict is to be; name it with --key"
+            f"{path} has a {type(content).__name__} in the place of a state dict; name the entry with --key"
         )
     tensors: dict[str, StoredTensor] = {}
     aliases: dict[str, str] = {}
@@ -208,7 +210,7 @@ def collect(content: Any, path: str) -> tuple[dict[str, StoredTensor], dict[str,
             or value.is_quantized
         ):
             raise CheckpointError(
-                f"{str(name)[:80]!r} in {path} is a {type(value).__name__} and no plain tensor: name the entry with "
+                f"{str(name)[:80]!r} in {path} is a {type(value).__name__}, not a plain tensor: name the entry with "
                 f"the weights with --key (it has {_entries(content)})"
             )
         stored = _located(str(name), value, path)
@@ -232,9 +234,9 @@ def _entries(content: Any) -> str:
 
 
 def write_state_dict(weights: Weights, path: str) -> None:
-    """Write a state dict as torch.save does; tied tensors share their memory when it is loaded.
+    """Write a state dict in the format of torch.save. Tied tensors share their memory after loading.
 
-    Where the weights come with a training, the state dict is one entry of several; see `Training.as_torch`.
+    With a training, the state dict is one of several entries; see `Training.as_torch`.
     """
     state_dict = state_dict_of(weights)
     training = weights.training

@@ -1,4 +1,4 @@
-"""States of torch's optimizers, whose parameters are numbers, under the names of parameters."""
+"""States of torch's optimizers. Their parameters are numbers there, and names here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratagem_convert.formats.stored import StoredTensor
 from stratagem_convert.formats.training import StoredOptimizer
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers of torch's norms; state dicts don't distinguish them from parameters."""
+"""Buffers of torch's normalization layers. State dicts don't distinguish them from parameters."""
 _OF_ITS_SHAPE = frozenset(
     {
         *(
@@ -31,16 +31,16 @@ _OF_ITS_SHAPE = frozenset(
 def optimizer_of_torch(
     state: Any, names: Sequence[str] | None, stored: Callable[[str, Any], Any], shown: str
 ) -> StoredOptimizer | None:
-    """What an optimizer's `state_dict()` has, under the names of its parameters; None where it doesn't tell them.
+    """Return the content of an optimizer's `state_dict()` by parameter names; None if there are no names.
 
     Args:
-        state: as torch's optimizers return it.
-        names: of its parameters in their order; None takes the groups' own "param_names".
-        stored: makes of a state or a group what `StoredOptimizer.states` has, called with its name.
-        shown: how errors name the file.
+        state: what the optimizer's `state_dict` returned.
+        names: names of its parameters, in order; None uses the groups' own "param_names".
+        stored: converts a state or a group for `StoredOptimizer`; called with its name and value.
+        shown: name of the file in error messages.
 
     Raises:
-        CheckpointError: it is no such state, or has other parameters than `names`.
+        CheckpointError: it isn't such a state, or has other parameters than `names`.
     """
     try:
         groups, states = state["param_groups"], state["state"]
@@ -50,7 +50,7 @@ def optimizer_of_torch(
                 return None
             names = [str(name) for group in groups for name in group["param_names"]]
         if len(set(numbers)) != len(numbers) or not {*states} <= {*numbers}:
-            raise ValueError("its states are of other parameters than its groups")
+            raise ValueError("its states belong to other parameters than its groups")
         named = dict(zip(numbers, names, strict=True))
         return StoredOptimizer(
             [
@@ -66,7 +66,7 @@ def optimizer_of_torch(
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"{shown} is damaged: an optimizer's state in it isn't as torch has it "
+            f"{shown} is damaged: an optimizer's state in it isn't in torch's form "
             f"({type(error).__name__}: {error}); use another, or --weights-only"
         ) from error
 
@@ -77,16 +77,18 @@ def optimizer_in_order(
     stored: Callable[[str, Any], Any],
     shown: str,
 ) -> StoredOptimizer:
-    """What the only optimizer has, whose parameters are those of a state dict, in its order; shapes are compared.
+    """Return the content of the only optimizer, whose parameters are those of a state dict, in the same order.
+
+    Shapes of states are compared with those of the parameters.
 
     Args:
-        states: what torch's optimizers return.
-        tensors: of the state dict.
+        states: what the optimizers' `state_dict` returned.
+        tensors: tensors of the state dict.
         stored: as for `optimizer_of_torch`.
-        shown: how errors name the file.
+        shown: name of the file in error messages.
 
     Raises:
-        CheckpointError: there are several, or it can't be so.
+        CheckpointError: there are several optimizers, or the order or the shapes don't match.
     """
     names = [
         name
@@ -100,7 +102,7 @@ def optimizer_in_order(
     if len(states) != 1 or count != len(names):
         raise CheckpointError(
             f"{shown} has {len(states)} optimizers, the first with {count} parameters, and its state dict has "
-            f"{len(names)} that may be: --in-order can't tell whose states they are; leave it out"
+            f"{len(names)} candidates: --in-order can't match them; leave it out"
         )
     optimizer = optimizer_of_torch(states[0], names, stored, shown)
     assert optimizer is not None
@@ -109,11 +111,11 @@ def optimizer_in_order(
         known += state in _OF_ITS_SHAPE
         if state in _OF_ITS_SHAPE and tensor.shape != tensors[name].shape:
             raise CheckpointError(
-                f"{shown} has a state {state!r} of shape {list(tensor.shape)} where {name!r} with "
-                f"{list(tensors[name].shape)} would be: its optimizer has another order; leave out --in-order"
+                f"{shown} has a state {state!r} of shape {list(tensor.shape)}, but {name!r} has the shape "
+                f"{list(tensors[name].shape)}: its optimizer has another order; leave out --in-order"
             )
     if optimizer.tensors() and not known:
         raise CheckpointError(
-            f"{shown} has an optimizer whose states don't show their parameters' shapes: leave out --in-order"
+            f"{shown} has an optimizer whose states don't have their parameters' shapes: leave out --in-order"
         )
     return optimizer

@@ -1,4 +1,4 @@
-"""What a run needs besides the weights to go on: its optimizers' states, learning rate schedules and progress."""
+"""What a run needs to resume, besides the weights: optimizers' states, learning rate schedules and progress."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stratagem_convert.formats.stored import StoredTensor
 WEIGHTS, OPTIMIZERS, SCHEDULERS = "state_dict", "optimizer_states", "lr_schedulers"
 EPOCH, STEP, BATCH = "epoch", "global_step", "batch"
 NAMES = "optimizer_parameter_names"
-"""Entries of a file of torch.save; the first five are those of Lightning's, too."""
+"""Entries of a file of torch.save. The first five are also those of Lightning."""
 
 
 @dataclass(frozen=True)
 class StoredOptimizer:
-    """One optimizer, whose parameters go by their names.
+    """One optimizer, with parameters by name.
 
     Attributes:
-        groups: its settings, with the names of each group's parameters as "params".
-        states: name of a parameter → its states: tensors in files, or plain values.
-        kind: its class, "" where that isn't known.
+        groups: its groups. "params" has the names of a group's parameters.
+        states: name of a parameter → its states: tensors in files, or other values.
+        kind: name of its class; "" if unknown.
     """
 
     groups: Sequence[Mapping[str, Any]]
@@ -30,11 +30,11 @@ class StoredOptimizer:
     kind: str = ""
 
     def names(self) -> list[str]:
-        """Names of the parameters, in the optimizer's order."""
+        """Return the names of the parameters, in the optimizer's order."""
         return [name for group in self.groups for name in group["params"]]
 
     def tensors(self) -> dict[tuple[str, str], StoredTensor]:
-        """The states that are tensors in files, by parameter and state."""
+        """Return the states that are tensors in files, by parameter and state."""
         return {
             (name, key): value
             for name, states in self.states.items()
@@ -43,7 +43,7 @@ class StoredOptimizer:
         }
 
     def as_torch(self) -> dict[str, Any]:
-        """What the optimizer's `state_dict()` is, with `StoredTensor` for tensors: parameters are numbers."""
+        """Return the optimizer's `state_dict()`, with numbers for parameters and `StoredTensor` for tensors."""
         numbers = {name: number for number, name in enumerate(self.names())}
         groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in self.groups]
         states = {
@@ -54,15 +54,15 @@ class StoredOptimizer:
 
 @dataclass(frozen=True)
 class Training:
-    """What a checkpoint has of a training besides its weights.
+    """The training in a checkpoint, besides its weights.
 
     Attributes:
         optimizers: in the run's order.
-        schedulers: what their `state_dict()` was.
-        epoch: in which it goes on.
-        batch: micro-batches of that epoch that each rank has done.
-        step: optimizer steps that are done.
-        before_end: whether all batches of the epoch are done, and schedulers that step by epochs haven't.
+        schedulers: what their `state_dict()` returned.
+        epoch: index of the epoch in which it resumes.
+        batch: number of that epoch's micro-batches that each rank has done.
+        step: number of completed optimizer steps.
+        before_end: whether all batches of the epoch are done, but schedulers that step per epoch haven't stepped.
     """
 
     optimizers: Sequence[StoredOptimizer]
@@ -73,10 +73,11 @@ class Training:
     before_end: bool = False
 
     def require_place(self, path: str) -> None:
-        """Refuse to say where in its epochs a run goes on that isn't within one.
+        """Refuse a training that was saved between an epoch's last batch and its end. Other formats can't express
+        that.
 
         Raises:
-            CheckpointError: it is `before_end`.
+            CheckpointError: it was saved there (`before_end`).
         """
         if self.before_end:
             raise CheckpointError(
@@ -93,7 +94,7 @@ class Training:
         )
 
     def renamed(self, rename: Callable[[str], str]) -> Training:
-        """The same under the names that `rename` gives."""
+        """Return the same training with the names that `rename` returns."""
         optimizers = [
             replace(
                 each,
@@ -107,7 +108,7 @@ class Training:
         return replace(self, optimizers=optimizers)
 
     def as_torch(self) -> dict[str, Any]:
-        """The entries of a file of torch.save, except the weights'."""
+        """Return the entries of a file of torch.save, without the weights."""
         return {
             EPOCH: self.epoch,
             STEP: self.step,

@@ -1,4 +1,4 @@
-"""CRC-32s in a zip archive: written where its stored files were filled afterwards, and compared."""
+"""CRC-32 checksums in zip archives: write them after the stored files were filled, and compare them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DESCRIPTOR, _HAS_DESCRIPTOR = b"PK\x07\x08", 0x08
 
 
 def write_checksums(stream: BinaryIO, checksums: Mapping[int, int]) -> None:
-    """Write the CRC-32 of files into an archive, wherever it has one.
+    """Write CRC-32 checksums of files into an archive, in all places where the archive has them.
 
     Args:
-        stream: the archive, open for reading and writing; its files are stored, not compressed.
-        checksums: where the content of a file begins in `stream` → its CRC-32; other files keep theirs.
+        stream: the archive, open for reading and writing. Its files are stored uncompressed.
+        checksums: position in `stream` of a file's content → its CRC-32. Other files keep theirs.
     """
     with zipfile.ZipFile(stream) as archive:
         entries, central = archive.infolist(), archive.start_dir
@@ -41,7 +41,7 @@ def write_checksums(stream: BinaryIO, checksums: Mapping[int, int]) -> None:
 
 
 def torn_entries(path: str) -> Iterator[tuple[str, int, int]]:
-    """Yield each file of an archive whose content isn't that of its CRC-32: name, and where it begins and ends.
+    """Yield the files of an archive whose content doesn't match its CRC-32: name, begin and end of the content.
 
     Raises:
         CheckpointError: the archive can't be read.
@@ -49,7 +49,7 @@ def torn_entries(path: str) -> Iterator[tuple[str, int, int]]:
     try:
         with open_regular(path) as stream, zipfile.ZipFile(stream) as archive:
             for entry in archive.infolist():
-                # torch.serialization.set_crc32_options(False) writes none.
+                # torch.serialization.set_crc32_options(False) writes no checksums.
                 if not entry.CRC:
                     continue
                 try:
@@ -57,7 +57,7 @@ def torn_entries(path: str) -> Iterator[tuple[str, int, int]]:
                         while content.read(2**20):
                             pass
                 except (zipfile.BadZipFile, zlib.error, EOFError):
-                    # After `open`: it moves the place in the file, and compares the local header.
+                    # Read the header after `archive.open`, which moves the file's position and compares the header.
                     _, name, extra = _at(stream, entry.header_offset + 24, "<HHH")
                     start = entry.header_offset + 30 + name + extra
                     yield entry.filename, start, start + entry.compress_size

@@ -1,1 +1,1 @@
-"""What the command `stratagem checkpoint` does, without its words: verify, compare, prune."""
+"""The functions of `stratagem checkpoint`, without its output: verify, compare, inspect, prune."""

@@ -1,4 +1,4 @@
-"""How two checkpoints differ, of whatever formats."""
+"""Compare two checkpoints of any formats."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stratagem_convert.formats.stored import WeightsReader, block_rows
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """What is different about a tensor that both have.
+    """The difference of a tensor that both checkpoints have.
 
     Attributes:
-        name: of the tensor.
-        shapes: of the first and the second, where they aren't equal; None where they are.
-        dtypes: the same.
-        largest: the largest absolute difference, NaN and infinities that only one has as infinite; None where
-            shapes differ.
-        count: elements that differ; None where shapes differ.
+        name: name of the tensor.
+        shapes: of the first and the second; None if they are equal.
+        dtypes: of the first and the second; None if they are equal.
+        largest: the largest absolute difference, infinite for a NaN or infinity that only one has; None if shapes
+            differ.
+        count: number of elements that differ; None if shapes differ.
     """
 
     name: str
@@ -34,13 +34,13 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """How two checkpoints differ.
+    """The differences between two checkpoints.
 
     Attributes:
         first_only: names that the second lacks.
         second_only: names that the first lacks.
-        tensors: those that both have and that aren't equal, those of the largest difference first.
-        equal: how many are equal to the bit.
+        tensors: tensors that both have and that differ, in the order of their differences.
+        equal: number of tensors that are bitwise equal.
     """
 
     first_only: list[str]
@@ -50,12 +50,12 @@ class Difference:
 
 
 def compare(first: str, second: str, rename: Callable[[str], str] = str) -> Difference:
-    """Compare all tensors of two of our own checkpoints, or the model's where one is of another format.
+    """Compare all tensors of two of our own checkpoints; if one has another format, only those of the model.
 
     Args:
-        first: path.
-        second: path.
-        rename: gives the names of the first those of the second.
+        first: path of the first.
+        second: path of the second.
+        rename: returns the name in the second for a name in the first.
 
     Raises:
         CheckpointError: one can't be read.

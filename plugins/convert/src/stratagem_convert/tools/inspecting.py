@@ -1,4 +1,4 @@
-"""What is in a checkpoint, in lines for a person."""
+"""Summarize the content of a checkpoint, in lines for people."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stratagem_checkpoint.state_files import read_state
 from stratagem_convert.formats.converting import format_of, read_weights
 
 ROWS = 12
-"""Tensors that are shown where not all are asked for."""
+"""Number of tensors to show by default."""
 
 
 def summarize(path: str, key: str | None = None) -> dict[str, Any]:
-    """Summarize a checkpoint of any format; reads no tensor of it.
+    """Summarize a checkpoint of any format. Reads no tensors.
 
     Returns:
         JSON values: path, format, facts (name → text), size_bytes (of tensors), tensors (name → dtype, shape),
-        aliases, left_out (what of it is no tensor of a model, in clauses), and of our own: files (name → bytes),
-        resume (exact: clauses, inexact: what → why), or None where the run kept none.
+        aliases, left_out (other content, as clauses); and of our own checkpoints: files (name → bytes),
+        resume (exact: clauses, inexact: what → why), which is None if the run didn't save it.
 
     Raises:
         CheckpointError, ConfigError: as `read_weights`.
@@ -81,7 +81,7 @@ def _facts(state: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
 
 def _resume(state: Mapping[str, Any]) -> dict[str, Any] | None:
     if state.get("kind") == "weights":
-        return {"exact": [], "inexact": {"the run": "these are weights alone, from which no run goes on"}}
+        return {"exact": [], "inexact": {"the run": "it has only weights, from which no run can resume"}}
     resume = state.get("resume")
     exact, inexact = (
         resume.get(each) if isinstance(resume, Mapping) else None for each in ("exact", "inexact")
@@ -95,7 +95,7 @@ def _resume(state: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def lines(summary: Mapping[str, Any], show_all: bool = False) -> Iterator[str]:
-    """Yield the lines of a summary: one screen, or every tensor."""
+    """Yield the lines of a summary: one screen, or all tensors."""
     yield f"{summary['path']}: {summary['format']}"
     facts = summary["facts"]
     if facts:
@@ -119,7 +119,7 @@ def lines(summary: Mapping[str, Any], show_all: bool = False) -> Iterator[str]:
     for name in list(aliases) if show_all else list(aliases)[:3]:
         yield f"  {name} is tied to {aliases[name]}"
     for each in summary["left_out"]:
-        yield f"  no weights, so not converted: {each}"
+        yield f"  not weights, so not converted: {each}"
     yield from _resume_lines(summary)
 
 
@@ -127,7 +127,7 @@ def _resume_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     resume = summary["resume"]
     if resume is None:
         if summary["format"] == "stratagem":
-            yield "resumes: unknown; it was written before runs kept that, or by your own training loop"
+            yield "resumes: unknown; it was written before runs saved that, or by your own training loop"
         return
     for what in resume["exact"]:
         yield f"resumes exactly: {what}"
@@ -144,7 +144,7 @@ def _parts(tensors: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def size(size_bytes: int) -> str:
-    """A number of bytes for a person."""
+    """Return a number of bytes as text for people."""
     amount, unit = float(size_bytes), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if amount < 1000:

@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder may go, and their removal."""
+"""Choose the checkpoints of a folder to remove, and remove them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Mode = Literal["min", "max"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint of a folder.
+    """A checkpoint in a folder.
 
     Attributes:
-        name: in the folder.
-        step: optimizer steps; -1 where its run keeps none.
-        scores: of each callback that ranks checkpoints, by the callback's key.
-        best: names that its callbacks hold for their best.
-        size_bytes: of its files.
+        name: name in the folder.
+        step: number of optimizer steps; -1 if unknown.
+        scores: score of each callback that ranks checkpoints, by the callback's key.
+        best: names of checkpoints that its callbacks consider the best.
+        size_bytes: size of its files.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """What goes and what stays: `removed` in order of age, `kept` best first with the reason for each."""
+    """Which checkpoints to remove and to keep. `removed` is in order of age; `kept` is best first, with reasons."""
 
     folder: str
     removed: list[Entry]
@@ -48,28 +48,28 @@ class Plan:
 
 
 def plan(path: str, keep: int, by: By = "newest", mode: Mode = "min", monitor: str | None = None) -> Plan:
-    """Choose what to remove of the checkpoints in the folder `path`; removes nothing.
+    """Choose the checkpoints to remove from the folder `path`. Removes nothing.
 
-    A link, as `last`, keeps what it names; so does a run that holds one for its best.
+    Targets of links, such as `last`, are kept; so is the best checkpoint of the run.
 
     Args:
         path: a folder of checkpoints, or its URL.
-        keep: how many stay, at least, of those with a score where `by` is "best".
-        by: which stay.
-        mode: whether the best score is the smallest or the largest.
-        monitor: part of the key of the callback whose scores count, where several rank.
+        keep: minimum number to keep; with `by="best"`, of those with a score.
+        by: which ones to keep.
+        mode: whether the smallest or the largest score is the best.
+        monitor: part of the key of the callback whose scores count, if several rank.
 
     Raises:
         CheckpointError: there are no checkpoints.
-        ConfigError: there are no scores, or of several callbacks.
+        ConfigError: there are no scores, or several callbacks have some.
     """
     filesystem, folder = filesystem_for(path, MANIFEST)
     if not filesystem.is_directory(folder):
-        raise CheckpointError(f"there is no folder {path}; give the one that has the checkpoints")
+        raise CheckpointError(f"there is no folder {path}; pass the one that has the checkpoints")
     entries = [_entry(filesystem, folder, name) for name in _names(filesystem, folder)]
     if not entries:
         raise CheckpointError(
-            f"{path} has no checkpoints; give the folder that has them, as runs/NAME/checkpoints"
+            f"{path} has no checkpoints; pass the folder that has them, such as runs/NAME/checkpoints"
         )
     entries.sort(key=lambda entry: (-entry.step, entry.name))
     referred = _links(folder, path)
@@ -83,7 +83,7 @@ def plan(path: str, keep: int, by: By = "newest", mode: Mode = "min", monitor: s
 
 
 def carry_out(chosen: Plan) -> None:
-    """Remove what `plan` chose."""
+    """Remove the checkpoints that `plan` chose."""
     filesystem, folder = filesystem_for(chosen.folder, MANIFEST)
     for entry in chosen.removed:
         try:
@@ -109,7 +109,7 @@ def _names(filesystem: Filesystem, folder: str) -> list[str]:
 
 
 def _links(folder: str, path: str) -> dict[str, str]:
-    """Names of entries that links in the folder point at → why they stay."""
+    """Return names of checkpoints that are targets of links in the folder → why they are kept."""
     if not os.path.isdir(folder) or "://" in path:
         return dict(_LAST)
     found = dict(_LAST)
@@ -147,12 +147,12 @@ def _by_score(entries: list[Entry], mode: Mode, monitor: str | None, path: str) 
     if not keys:
         named = f" of {monitor!r}" if monitor else ""
         raise ConfigError(
-            f"no checkpoint in {path} has a score{named}: ModelCheckpoint(monitor=…) keeps them; take --by newest"
+            f"no checkpoint in {path} has a score{named}: ModelCheckpoint(monitor=…) saves scores; use --by newest"
         )
     if len(keys) > 1:
         raise ConfigError(
             f"the checkpoints in {path} have scores of several callbacks: choose one with --monitor, by a part of "
-            f"its key that the others lack ({'; '.join(sorted(keys))})"
+            f"its key that the others don't have ({'; '.join(sorted(keys))})"
         )
     (key,) = keys
     sign = 1 if mode == "min" else -1

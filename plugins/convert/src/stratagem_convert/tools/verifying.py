@@ -1,4 +1,4 @@
-"""Whether a checkpoint is what was written: every file, and every block of it."""
+"""Check that a checkpoint is as it was written: every file, and every block of it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stratagem_convert.formats.stored import Weights, WeightsReader
 from stratagem_convert.formats.zip_checksums import torn_entries
 
 _ARCHIVES = ("torch", "lightning", "deepspeed")
-"""Formats whose files torch.save writes, as zip archives."""
+"""Formats of files that torch.save writes, which are zip archives."""
 
 
 def faults(path: str) -> Iterator[str]:
-    """Yield what is torn in a checkpoint, each in one clause that names the file and its tensors.
+    """Yield the damages of a checkpoint, each as a clause with the file and its tensors.
 
-    Our own checkpoints are compared with their checksums, files of torch.save with those of their archive. Other
-    formats have none: their tensors are read, which finds what is missing or too short.
+    Our own checkpoints are compared with their checksums, files of torch.save with those of their archives. Other
+    formats have none: their tensors are read, which finds missing and short files.
 
     Raises:
-        CheckpointError: there is none, or what says what is in it can't be read.
+        CheckpointError: there is no checkpoint, or its manifest or header can't be read.
     """
     if format_of(path) != "stratagem":
         weights = read_weights(path)
@@ -56,7 +56,7 @@ def faults(path: str) -> Iterator[str]:
 
 
 def _torn_archives(weights: Weights) -> Iterator[str]:
-    """Compare the files of torch.save's archives with their CRC-32."""
+    """Compare the files in torch.save's archives with their CRC-32."""
     places = [(chunk, name) for name, tensor in weights.tensors.items() for chunk in tensor.chunks]
     files = dict.fromkeys(
         [*([weights.path] if os.path.isfile(weights.path) else []), *(p.file for p, _ in places)]
