@@ -1,4 +1,4 @@
-"""`Averages`: running averages of a model's tensors, in the same shards as the strategy has them."""
+"""`Averages`: running averages of a model's tensors, sharded as the strategy shards the tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stratagem import Prepared
 
 Update = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], int], object]
-"""Changes averages in place, given the current values and how many went into the averages before."""
+"""Update averages in place: takes the averages, the current values, and how many values were averaged before."""
 
 
 def snapshot(prepared: Prepared) -> dict[str, torch.Tensor]:
@@ -25,18 +25,18 @@ def snapshot(prepared: Prepared) -> dict[str, torch.Tensor]:
 
 
 def put_back(prepared: Prepared, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give the model the values of a `snapshot`, as it restores a checkpoint. Collective."""
+    """Load the values of a `snapshot` into the model, the way a checkpoint is loaded. Collective."""
     prepared.load(_Held(prepared, tensors), {}, model_only=True)
 
 
 class Averages:
-    """Averages of parameters, and of buffers where wanted; other tensors are the latest.
+    """Averages of a model's parameters, and of its buffers if wanted. Other tensors have their latest values.
 
     Args:
-        prepared: the run's.
-        uses_buffers: whether buffers of floating point are averaged, too.
-        tensors: the averages so far; None starts with what the model has.
-        count: how many values went into them.
+        prepared: the strategy's prepared model.
+        uses_buffers: whether to average floating-point buffers, too.
+        tensors: the averages so far; None starts with the model's current values.
+        count: how many values were averaged so far.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Averages:
         }
 
     def add(self, prepared: Prepared, update: Update) -> None:
-        """Average in the values that the model has now; the first ones are taken as they are."""
+        """Add the model's current values to the averages. The first call copies them."""
         current = prepared.model_tensors()
         groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
         for key, average in self.tensors.items():
@@ -71,12 +71,12 @@ class Averages:
         self.count += 1
 
     def saved(self, prefix: str) -> dict[str, torch.Tensor]:
-        """The averages by the names that a checkpoint has for them."""
+        """The averages, with the names that they have in a checkpoint."""
         return {prefix + key: value for key, value in self.tensors.items()}
 
 
 def read_saved(prepared: Prepared, reader: CheckpointReader, prefix: str) -> dict[str, torch.Tensor] | None:
-    """Read tensors that were saved under `prefix`, in this run's shards; None where there are none. Collective."""
+    """Read the tensors saved under `prefix`, sharded as in this run; None if the checkpoint has none. Collective."""
     targets = snapshot(prepared)
     if not any(prefix + key in reader.tensors for key in targets):
         return None
@@ -85,7 +85,7 @@ def read_saved(prepared: Prepared, reader: CheckpointReader, prefix: str) -> dic
 
 
 class _Held(CheckpointReader):
-    """A snapshot, read as a checkpoint is."""
+    """A snapshot that is read like a checkpoint."""
 
     path = "the averages"
     world_size = 1

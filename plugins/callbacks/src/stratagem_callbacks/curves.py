@@ -1,4 +1,4 @@
-"""Draws the metrics of a CSV file by step, one panel per kind of metric."""
+"""Draws the metrics of a CSV file over the steps, in one panel per kind of metric."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _STAGE = re.compile(r"^(train|training|val|valid|validation|test)[_/.]")
 _COLOURS = {"train": "#3b6fb6", "val": "#d9772b", "test": "#3f9b62"}
 _FURTHER = ("#7a5aa6", "#b8455d", "#2f8f9d", "#8c7a3a", "#555555")
 _PANELS = 4
-"""At most; metrics beyond share the last one."""
+"""At most so many panels; the last one has all further metrics."""
 _POINTS = 5_000
-"""More than this in a line can't be seen, and makes the picture slow."""
+"""Points per line, at most: more can't be seen, and make the picture slow."""
 _NOISY = 60
-"""From so many points on, a line is drawn smoothed over a pale one."""
+"""A line with at least so many points is drawn smoothed, over a pale line of all points."""
 
 
 def draw_curves(source: str, picture: str) -> None:
     """Draw the finite values of every metric in `source`.
 
     Args:
-        source: a CSV file with the columns step, epoch and metrics.
-        picture: the file to write; its ending decides the format. Nothing is written without metrics.
+        source: a CSV file with the columns step and epoch, and one for each metric.
+        picture: the file to write; its ending decides the format. Without metrics no file is written.
     """
     series = _read(source)
     panels = _arrange(series)
@@ -69,7 +69,7 @@ def _read(source: str) -> dict[str, Series]:
 
 
 def _arrange(series: dict[str, Series]) -> dict[str, list[str]]:
-    """Name the panels, and the metrics in each: losses first, then what shares a name but for the stage."""
+    """Group metrics into panels: losses first, then the metrics whose names differ only in the stage."""
     panels: dict[str, list[str]] = {}
     for name in sorted(series, key=_rank):
         kind = "learning rate" if name.startswith("lr-") else _STAGE.sub("", name).partition("/")[0]
@@ -129,7 +129,7 @@ def _label(name: str, values: NDArray[np.float64]) -> str:
 
 
 def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average over a centred window of a thirtieth of the line, shorter towards its ends."""
+    """Average over a centred window of a thirtieth of the line. The window is shorter near both ends."""
     half = max(1, len(values) // 60)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))

@@ -1,4 +1,4 @@
-"""`DeviceStatsMonitor`: logs what the device, and the processor, say of themselves."""
+"""`DeviceStatsMonitor`: logs statistics of the device, and of the processor."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class DeviceStatsMonitor(Callback):
-    """Log statistics of rank 0's device before and after the steps that are logged.
+    """Log statistics of rank 0's device before and after each step that is logged.
 
-    They are named as "DeviceStatsMonitor.on_train_batch_end/allocated_bytes.all.current": what torch reports of the
-    device's memory, and of the processor "cpu_percent", "cpu_vm_percent" and "cpu_swap_percent".
+    Names are as "DeviceStatsMonitor.on_train_batch_end/allocated_bytes.all.current". The statistics are torch's
+    memory statistics of the device, and the processor's "cpu_percent", "cpu_vm_percent" and "cpu_swap_percent".
 
     Args:
-        cpu_stats: log those of the processor: None where the device is one.
+        cpu_stats: whether to log the processor's statistics. None logs them if the device is the CPU.
 
     Raises:
-        UsageError: statistics of the processor are wanted, and psutil isn't installed.
+        UsageError: the processor's statistics are wanted, and psutil isn't installed.
     """
 
     def __init__(self, cpu_stats: bool | None = None) -> None:
@@ -65,7 +65,7 @@ class DeviceStatsMonitor(Callback):
 
 
 def device_stats(device: torch.device) -> dict[str, float]:
-    """Return torch's statistics of a device's memory, by their names; empty where torch has none."""
+    """Return torch's memory statistics of a device by name; empty if torch has none for this kind of device."""
     backend = getattr(torch, device.type, None)
     tell = getattr(backend, "memory_stats", None)
     return dict(tell(device)) if tell is not None else {}

@@ -9,14 +9,14 @@ from stratagem_trainer.callbacks.base import Callback
 
 
 class LearningRateFinder(Callback):
-    """Find a learning rate before a fit, and train with it; see `Tuner.lr_find` for the arguments.
+    """Find a learning rate before a fit, and train with it. `Tuner.lr_find` describes the arguments.
 
     Args:
         min_lr: the first rate.
-        max_lr: the last.
-        num_training_steps: steps.
+        max_lr: the last rate.
+        num_training_steps: number of steps.
         mode: "exponential" or "linear".
-        early_stop_threshold: in multiples of the smallest loss; None for none.
+        early_stop_threshold: stop when the loss is this many times the smallest loss; None never stops early.
         update_attr: set the module's attribute, which configure_optimizers then uses.
         attr_name: the attribute; "lr" or "learning_rate" when empty.
     """
@@ -53,13 +53,13 @@ class LearningRateFinder(Callback):
 
 
 class BatchSizeFinder(Callback):
-    """Find the largest batch size that fits before a fit, and train with it; see `Tuner.scale_batch_size`.
+    """Before a fit, find the largest batch size that fits into memory; `Tuner.scale_batch_size` says how.
 
     Args:
         mode: "power" or "binsearch".
         steps_per_trial: optimizer steps of each try.
         init_val: the first batch size.
-        max_trials: tries, at most.
+        max_trials: number of tries, at most.
         batch_arg_name: the module's attribute.
     """
 
@@ -81,7 +81,7 @@ class BatchSizeFinder(Callback):
             "batch_arg_name": batch_arg_name,
         }
         self.optimal_batch_size: int | None = None
-        """What was found, in the launching process."""
+        """The batch size that was found, in the launching process."""
 
     def before_launch(self, trainer: Any, module: Any, dataloader: Any, stage: str) -> None:
         if stage == "fit":

@@ -1,4 +1,4 @@
-"""`BaseFinetuning` and `BackboneFinetuning`: train a part first, and the rest from some epoch on."""
+"""`BaseFinetuning` and `BackboneFinetuning`: train one part of a model first, and the rest from a later epoch on."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Modules = Union[nn.Module, Iterable[nn.Module]]
 
 
 class BaseFinetuning(Callback):
-    """Freeze parts of a module before training, and unfreeze them while it goes on.
+    """Freeze parts of a module before training, and unfreeze them during it.
 
-    Override `freeze_before_training`, which runs on every rank before optimizers are made, and
-    `finetune_function`, which runs at the start of each epoch for each optimizer. A resumed run gives its optimizers
-    the groups that the checkpoint's had.
+    Override two methods. `freeze_before_training` runs on every rank before the optimizers are made.
+    `finetune_function` runs at the start of each epoch, once for each optimizer. In a resumed run the optimizers get
+    the parameter groups that they had at the checkpoint.
     """
 
     needs = ("changes_between_steps",)
@@ -35,18 +35,18 @@ class BaseFinetuning(Callback):
         self._groups: list[list[list[str]]] = []
 
     def freeze_before_training(self, module: Any) -> None:
-        """Freeze modules that aren't trained at first."""
+        """Freeze the modules that aren't trained at first."""
         raise NotImplementedError
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Optimizer) -> None:
-        """Unfreeze what is to be trained from `epoch` on, and add it to `optimizer`."""
+        """Unfreeze the modules that are trained from `epoch` on, and add their parameters to `optimizer`."""
         raise NotImplementedError
 
     # What overrides call ------------------------------------------------------------------------------
 
     @staticmethod
     def flatten_modules(modules: Modules) -> list[nn.Module]:
-        """Return all modules that have their own parameters, or no children."""
+        """Return all modules that have parameters of their own, or no children."""
         given = [modules] if isinstance(modules, nn.Module) else list(modules)
         return [
             each
@@ -59,14 +59,14 @@ class BaseFinetuning(Callback):
     def filter_params(
         modules: Modules, train_bn: bool = True, requires_grad: bool = True
     ) -> Iterator[nn.Parameter]:
-        """Yield parameters with this `requires_grad`; those of batch normalization only with `train_bn`."""
+        """Yield the parameters with this `requires_grad`; those of batch normalization only if `train_bn`."""
         for each in BaseFinetuning.flatten_modules(modules):
             if train_bn or not isinstance(each, BATCH_NORMS):
                 yield from (p for p in each.parameters(recurse=False) if p.requires_grad == requires_grad)
 
     @staticmethod
     def freeze(modules: Modules, train_bn: bool = True) -> None:
-        """Freeze parameters; with `train_bn`, batch normalization goes on being trained."""
+        """Freeze parameters. With `train_bn`, batch normalization stays trainable."""
         for each in BaseFinetuning.flatten_modules(modules):
             if isinstance(each, BATCH_NORMS) and train_bn:
                 BaseFinetuning.make_trainable(each)
@@ -98,14 +98,14 @@ class BaseFinetuning(Callback):
         initial_denom_lr: float = 10.0,
         train_bn: bool = True,
     ) -> None:
-        """Unfreeze parameters, and add those that `optimizer` lacks as a group.
+        """Unfreeze parameters, and add a group of those that `optimizer` doesn't have yet.
 
         Args:
             modules: what to unfreeze.
-            optimizer: to be extended.
-            lr: of the group; that of the first group, divided by `initial_denom_lr`, when None.
-            initial_denom_lr: see `lr`.
-            train_bn: whether parameters of batch normalization belong to the group.
+            optimizer: gets the new group.
+            lr: the group's rate. None is the first group's rate divided by `initial_denom_lr`.
+            initial_denom_lr: used if `lr` is None.
+            train_bn: whether the group includes the parameters of batch normalization.
         """
         BaseFinetuning.make_trainable(modules)
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -114,7 +114,7 @@ class BaseFinetuning(Callback):
             rate = optimizer.param_groups[0]["lr"] / initial_denom_lr if lr is None else float(lr)
             optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate})
 
-    # When ---------------------------------------------------------------------------------------------
+    # Hooks --------------------------------------------------------------------------------------------
 
     def setup(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if stage == "fit":
@@ -152,7 +152,7 @@ class BaseFinetuning(Callback):
 
 
 def _extend_scheduler(scheduler: Any, groups: Sequence[dict[str, Any]]) -> None:
-    """Let a scheduler, which keeps a rate for each group, know of groups that came later."""
+    """Add later groups to a scheduler, which keeps a rate for each group."""
     for group in groups:
         if isinstance(getattr(scheduler, "base_lrs", None), list):
             scheduler.base_lrs.append(group["lr"])
@@ -167,18 +167,18 @@ def _twice(epoch: int) -> float:
 
 
 class BackboneFinetuning(BaseFinetuning):
-    """Train `module.backbone` from an epoch on, at a rate that grows up to that of the rest.
+    """Train `module.backbone` from an epoch on, at a rate that grows up to the rate of the rest.
 
     Args:
-        unfreeze_backbone_at_epoch: from 0.
-        lambda_func: epoch → by how much the backbone's rate grows then.
-        backbone_initial_ratio_lr: the backbone's first rate, as a part of the first group's.
-        backbone_initial_lr: the backbone's first rate itself.
-        should_align: don't let it grow beyond the first group's.
-        initial_denom_lr: divides the rate where none of the two is given.
-        train_bn: train batch normalization of the backbone from the start.
+        unfreeze_backbone_at_epoch: the epoch, counted from 0.
+        lambda_func: epoch → factor by which the backbone's rate grows in that epoch.
+        backbone_initial_ratio_lr: the backbone's first rate, as a fraction of the first group's.
+        backbone_initial_lr: the backbone's first rate; overrides the fraction.
+        should_align: limit the backbone's rate to the first group's.
+        initial_denom_lr: has no effect, because the backbone's first rate is always given.
+        train_bn: train the backbone's batch normalization from the start.
         verbose: print the rates of each epoch, on rank 0.
-        rounding: to so many digits.
+        rounding: number of digits of the printed rates.
 
     Raises:
         ConfigError: the module has no `backbone`.

@@ -1,4 +1,4 @@
-"""`ModelPruning`: sets parameters to 0 for good, by torch.nn.utils.prune."""
+"""`ModelPruning`: sets parameters to 0 permanently, by torch.nn.utils.prune."""
 
 from __future__ import annotations
 
@@ -31,30 +31,33 @@ Decision = Union[bool, Callable[[int], bool]]
 
 
 class ModelPruning(Callback):
-    """Prune parameters at the end of epochs: what is pruned is 0, and stays so while training goes on.
+    """Prune parameters at the end of epochs: pruned values are 0, and stay 0 while training continues.
 
-    Masks come from torch's pruning methods. Parameters keep their names, and go into checkpoints as they are, so
-    that pruning is permanent; whole tensors are looked at where a strategy has them in shards.
+    The masks come from torch's pruning methods. Parameters keep their names, and checkpoints have them with the
+    zeros, so pruning is permanent. Where a strategy shards parameters, masks are computed from the whole tensors.
 
     Args:
         pruning_fn: "l1_unstructured", "ln_structured", "random_structured", "random_unstructured", or a class derived
             from `torch.nn.utils.prune.BasePruningMethod`.
-        parameters_to_prune: pairs of a submodule, or its name, and the parameter's name in it; weights and biases
-            of all submodules when None.
-        parameter_names: which of each submodule's, where no pairs are given; "weight" and "bias" when None.
-        use_global_unstructured: let all parameters compete, rather than prune each by `amount`.
-        amount: fraction (float) or number (int) to prune of what is left, or a function of the epoch that says so.
+        parameters_to_prune: pairs of a submodule (or its name) and the name of its parameter. None is the weights and
+            biases of all submodules.
+        parameter_names: without `parameters_to_prune`, the parameters to prune in each submodule; None is "weight"
+            and "bias".
+        use_global_unstructured: prune `amount` of all parameters together, instead of `amount` of each parameter.
+        amount: how much to prune of what isn't pruned yet: a fraction (float), a number (int), or a function of the
+            epoch that returns one of them.
         apply_pruning: whether to prune, or a function of the epoch.
-        make_pruning_permanent: nothing to choose here: it always is.
-        use_lottery_ticket_hypothesis: set what is left to its first values after pruning, or a function of the epoch.
-        resample_parameters: accepted where it is False.
+        make_pruning_permanent: has no effect: pruning is always permanent.
+        use_lottery_ticket_hypothesis: whether to set the remaining values to their first values after pruning, or a
+            function of the epoch.
+        resample_parameters: must be False.
         pruning_dim: for structured methods.
         pruning_norm: for "ln_structured".
         verbose: 1 prints the overall share of zeros after pruning, on rank 0.
         prune_on_train_epoch_end: False prunes after validations.
 
     Raises:
-        ConfigError: a value that can't be meant, or no such parameter.
+        ConfigError: a value isn't allowed, or a parameter doesn't exist.
     """
 
     needs = ("changes_between_steps",)
@@ -85,7 +88,7 @@ class ModelPruning(Callback):
         structured = getattr(method, "PRUNING_TYPE", "") == "structured"
         if structured and use_global_unstructured:
             raise ConfigError(
-                "ModelPruning prunes by structure for each parameter: use_global_unstructured=False"
+                "ModelPruning by structure prunes each parameter separately: set use_global_unstructured=False"
             )
         if structured and pruning_dim is None:
             raise ConfigError("ModelPruning by structure needs pruning_dim, the dimension that is pruned")
@@ -165,7 +168,7 @@ class ModelPruning(Callback):
         targets = {name: model[f"model/{name}"].detach().clone() for name in names}
         reader.read({prefix + name: target for name, target in targets.items()})
         self._first = {name: local_of(target) for name, target in targets.items()}
-        # What is 0 was pruned before: nothing else stays so while it is trained.
+        # The masks aren't saved. They are where the model has a 0: training would have changed an unpruned 0.
         parameters = dict(prepared.original_module.named_parameters())
         self._masks = {name: local_of(parameters[name].detach()) != 0 for name in names}
 
@@ -178,7 +181,9 @@ class ModelPruning(Callback):
         wholes = [_whole(parameters[name].detach()) for name in self._names]
         amount = self.amount(epoch) if callable(self.amount) else self.amount
         with forked_rng(trainer.device):
-            torch.manual_seed((trainer.config.seed or 0) + epoch)  # masks by chance are alike on all ranks
+            torch.manual_seed(
+                (trainer.config.seed or 0) + epoch
+            )  # random masks must be the same on all ranks
             masks = self._masks_of(wholes, amount)
         for name, mask in zip(self._names, masks):
             self._masks[name] = _shard_like(mask, parameters[name])
@@ -194,7 +199,7 @@ class ModelPruning(Callback):
             )
 
     def _masks_of(self, wholes: list[torch.Tensor], amount: float) -> list[torch.Tensor]:
-        """Masks of what stays; what was 0 before stays pruned, and `amount` is of the rest."""
+        """Compute the masks of the values to keep. Pruned values stay pruned, and `amount` counts only the others."""
         before = [(whole != 0).to(whole.dtype) if self._masks else torch.ones_like(whole) for whole in wholes]
         if not self._global:
             method = self._method(amount, **self._how)

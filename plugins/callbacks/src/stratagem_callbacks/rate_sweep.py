@@ -1,4 +1,4 @@
-"""`RateSweep`: lets the learning rate grow from step to step, and keeps the losses."""
+"""`RateSweep`: increases the learning rate from step to step, and records the losses."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SMOOTHING = 0.98
 
 @dataclass
 class SweepResult:
-    """What `Tuner.lr_find` has seen."""
+    """The result of `Tuner.lr_find`."""
 
     results: dict[str, list[float]] = field(default_factory=lambda: {"lr": [], "loss": []})
     """"lr" and the smoothed "loss", by step."""
 
     def suggestion(self, skip_begin: int = 10, skip_end: int = 1) -> float | None:
-        """Return the rate at which the loss falls fastest; None where there are too few finite losses.
+        """Return the rate at which the loss falls fastest; None if there are too few finite losses.
 
         Args:
-            skip_begin: first steps to leave out.
-            skip_end: last steps to leave out.
+            skip_begin: number of steps to leave out at the beginning.
+            skip_end: number of steps to leave out at the end.
         """
         rates, losses = self.results["lr"], self.results["loss"]
         end = len(losses) - skip_end
@@ -65,17 +65,17 @@ class SweepResult:
 
 
 class RateSweep(Callback):
-    """Set all learning rates before each step, and end the fit when the loss has grown too much. On all ranks alike.
+    """Set all learning rates before each step, and end the fit when the loss has grown too much. Equal on all ranks.
 
     Args:
         min_lr: the first rate.
-        max_lr: the last.
-        num_training: steps.
+        max_lr: the last rate.
+        num_training: number of steps.
         mode: "exponential" or "linear".
-        early_stop_threshold: in multiples of the smallest loss; None for none.
+        early_stop_threshold: stop when the loss is this many times the smallest loss; None never stops early.
 
     Raises:
-        ConfigError: a value that can't be meant.
+        ConfigError: a value isn't allowed.
     """
 
     is_restored_in_evaluations = False
@@ -98,11 +98,11 @@ class RateSweep(Callback):
         self._window: list[torch.Tensor] = []
 
     def result(self) -> SweepResult:
-        """What was seen so far."""
+        """The rates and losses so far."""
         return SweepResult({"lr": list(self._rates), "loss": list(self._losses)})
 
     def rate(self, step: int) -> float:
-        """Return the rate of a step, from 0."""
+        """Return the rate of a step; steps count from 0."""
         part = step / (self.num_training - 1)
         if self.mode == "linear":
             return self.min_lr + part * (self.max_lr - self.min_lr)
@@ -121,7 +121,7 @@ class RateSweep(Callback):
         if loss is not None:
             self._window.append(loss.detach().float())
         if trainer.global_step == len(self._rates):
-            return  # a micro-batch before the step
+            return  # the optimizer hasn't stepped: more micro-batches follow
         ranks = trainer.collectives.data
         missing = torch.full((), math.nan, device=trainer.device)
         mean = torch.stack(self._window).mean() if self._window else missing

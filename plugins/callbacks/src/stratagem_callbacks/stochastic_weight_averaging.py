@@ -1,4 +1,4 @@
-"""`StochasticWeightAveraging`: a fit that ends with the mean of its late epochs' weights."""
+"""`StochasticWeightAveraging`: at the end of a fit, sets the weights to the mean of the late epochs' weights."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 
 
 class StochasticWeightAveraging(Callback):
-    """Average the weights at the end of late epochs, at a separate rate (Izmailov et al., 2018).
+    """Average the weights at the end of late epochs, and train these epochs at their own rate (Izmailov et al.,
+    2018).
 
-    From the epoch `swa_epoch_start` on, learning rates go to `swa_lrs` as torch's SWALR does, whatever schedulers
-    say. When the fit ends, the module gets the averages; where it has batch normalization, their statistics are
-    made by one pass over the training batches, as `torch.optim.swa_utils.update_bn` does.
+    From the epoch `swa_epoch_start` on, the learning rates go to `swa_lrs` as under torch's SWALR, and the module's
+    schedulers have no effect. At the end of the fit the module gets the averages. Statistics of batch normalization
+    are then computed anew in one pass over the training batches, as `torch.optim.swa_utils.update_bn` does.
 
     Args:
         swa_lrs: the rate of all groups, or one for each.
-        swa_epoch_start: the first such epoch: the n-th for an int, or such a fraction of `max_epochs`.
-        annealing_epochs: over how many epochs the rates get there.
+        swa_epoch_start: the first such epoch: an int counts from 1, a float is a fraction of `max_epochs`.
+        annealing_epochs: in how many epochs the rates reach `swa_lrs`.
         annealing_strategy: "cos" or "linear".
-        avg_fn: as for `WeightAveraging`; the mean when None.
-        device: averages are beside the parameters, which is what None means.
+        avg_fn: as of `WeightAveraging`; None is the mean.
+        device: must be None: the averages are on the parameters' devices.
 
     Raises:
-        ConfigError: a value that can't be meant.
+        ConfigError: a value isn't allowed.
     """
 
     is_restored_in_evaluations = False
     order = -10
-    """Before what logs learning rates."""
+    """Runs before callbacks that log learning rates, so that they log the rates that are used."""
     needs = ("changes_between_steps",)
 
     def __init__(
@@ -71,7 +72,7 @@ class StochasticWeightAveraging(Callback):
             )
         if device is not None:
             raise ConfigError(
-                "StochasticWeightAveraging keeps averages beside the parameters: leave device out"
+                "StochasticWeightAveraging keeps the averages on the parameters' devices: leave device out"
             )
         self.swa_lrs, self.swa_epoch_start = rates, swa_epoch_start
         self.annealing_epochs, self.annealing_strategy = annealing_epochs, annealing_strategy
@@ -150,7 +151,7 @@ class StochasticWeightAveraging(Callback):
             kept.copy_(self._avg_fn(kept, value, count))
 
     def _annealing(self, trainer: TrainerView) -> SWALR:
-        """Torch's scheduler over groups that have the optimizers' rates and nothing else."""
+        """Torch's scheduler for stand-ins of the optimizers' groups, which have only the groups' rates."""
         groups = [group for optimizer in trainer.prepared.optimizers for group in optimizer.param_groups]
         if len(self.swa_lrs) not in (1, len(groups)):
             raise ConfigError(
@@ -175,9 +176,9 @@ class StochasticWeightAveraging(Callback):
 
 @torch.no_grad()
 def renew_batch_norm(trainer: TrainerView, module: nn.Module) -> None:
-    """Make the running statistics of batch normalization again, by an epoch of training batches. Collective.
+    """Compute the running statistics of batch normalization anew, in an epoch of training batches. Collective.
 
-    Ranks' statistics are averaged. Nothing is logged, and no parameter changes.
+    The statistics are averaged over the ranks. Nothing is logged, and no parameter changes.
     """
     norms = [
         each for each in module.modules() if isinstance(each, BATCH_NORMS) and each.running_mean is not None

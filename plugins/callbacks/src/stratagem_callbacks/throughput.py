@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 
 class ThroughputMonitor(Callback):
-    """Log how fast a fit goes, over a window of the last batches, at each logging point.
+    """Log the speed of a fit over a window of the last batches, at each logging step.
 
-    Named "train/device/batches_per_sec", "…/samples_per_sec", "…/items_per_sec" (with `length_fn`) and
-    "…/flops_per_sec" (where the module has `flops_per_batch`) for this rank, without "device/" for all ranks that
-    read different batches; and "train/time" (s), "train/batches", "train/samples", "train/lengths" since the fit
-    began. On an accelerator, times are those at which the host came by.
+    For this rank, logs "train/device/batches_per_sec", "…/samples_per_sec", "…/items_per_sec" (with `length_fn`) and
+    "…/flops_per_sec" (if the module has `flops_per_batch`). The same names without "device/" are these rates times
+    the number of ranks that read different batches. Also logs the totals since the fit began: "train/time" (s),
+    "train/batches", "train/samples" and "train/lengths". On an accelerator the times are the host's, which may be
+    ahead of the device.
 
     Args:
-        batch_size_fn: batch → its samples; read off the batch when None.
-        length_fn: batch → its items, as tokens.
-        window_size: batches over which rates are measured.
-        separator: between the parts of names.
+        batch_size_fn: batch → number of samples; None finds it from the batch.
+        length_fn: batch → number of items, for example tokens.
+        window_size: number of batches over which rates are measured.
+        separator: between the parts of a name.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ThroughputMonitor(Callback):
 
     def on_evaluation_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._window:
-            # What training didn't take isn't its.
+            # Rates are of training alone: the time of an evaluation is subtracted.
             self._paused_s += time.perf_counter() - self._pause_began_s
 
     def _figures(self, trainer: TrainerView, module: Module) -> dict[str, float]:

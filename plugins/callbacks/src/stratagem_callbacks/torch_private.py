@@ -1,4 +1,4 @@
-"""What torch keeps private of pruning, and callbacks need: all private names are here.
+"""The private parts of torch's pruning that callbacks use. All of them are here.
 
 plugins/callbacks/tests/test_torch_private.py fails when torch changes one.
 """
@@ -12,13 +12,13 @@ from torch.nn.utils import prune
 
 
 def pruning_mask(method: Any, values: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Return the next mask as torch's PruningContainer does, which prunes among what the mask before has left.
+    """Return the next mask, as torch's PruningContainer computes it: it prunes only what `before` has kept.
 
-    It asks for the name of a tensor that both have, and offers no other way to give it.
+    The container takes only methods with its own `_tensor_name`, and has no public way to set that name.
 
     Args:
         method: a `torch.nn.utils.prune.BasePruningMethod`.
-        values: of the tensor.
+        values: the tensor's values.
         before: the mask so far, of the same shape.
     """
     container: Any = prune.PruningContainer()

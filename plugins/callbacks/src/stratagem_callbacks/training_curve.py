@@ -1,4 +1,4 @@
-"""`TrainingCurve`: draws a fit's metrics into a picture in the run's folder."""
+"""`TrainingCurve`: draws a fit's metrics into a picture in the run folder."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _HINT = 'pip install "stratagem-callbacks[plot]"'
 class TrainingCurve(Callback):
     """Draw the metrics in the run's CSV file when a fit ends.
 
-    Rank 0 draws, from what the `CSVLogger` has written by then.
+    Rank 0 draws the file that `CSVLogger` wrote.
 
     Args:
-        filename: of the picture, within the run's folder; its ending decides the format.
-        metrics_filename: of the CSV file.
-        required: refuse to be made without matplotlib; otherwise the picture is left out, with a line
-            that says so. The default callbacks of a run aren't required.
+        filename: the picture's name in the run folder; its ending decides the format.
+        metrics_filename: the CSV file's name.
+        required: raise UsageError if matplotlib isn't installed. False prints one line instead, and draws nothing;
+            the trainer's default callback has False.
 
     Raises:
-        ConfigError: a file name with a folder.
+        ConfigError: a file name includes a folder.
         UsageError: `required`, and matplotlib isn't installed.
     """
 
     order = 200
+    """Runs after all callbacks that may still log."""
     is_left_out_of_fast_dev_run = True
-    """After everything that may still log."""
 
     def __init__(
         self, filename: str = "curves.png", metrics_filename: str = "metrics.csv", required: bool = True

@@ -1,4 +1,4 @@
-"""`Tuner`: finds a learning rate, or the largest batch size, by short fits of a copy of the module."""
+"""`Tuner`: finds a learning rate or the largest batch size, in short fits of a copy of the module."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "
 
 
 class Tuner:
-    """Runs short fits under the trainer's strategy, on all its ranks, and changes nothing but one attribute.
+    """Runs short fits under the trainer's strategy, on all its ranks, and changes one attribute of the module.
 
-    Each fit is of a copy of the module and leaves no files. Where a launcher as torchrun has made several
-    processes, a batch size can't be tried: a rank that runs out of memory would leave the others waiting.
+    Each fit trains a copy of the module and leaves no files. Batch sizes can't be tried where a launcher such as
+    torchrun started several processes: when one rank runs out of memory, the others would wait for it forever.
 
     Args:
-        trainer: whose selection and settings the fits have.
+        trainer: its components and settings are used for the fits.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -50,24 +50,24 @@ class Tuner:
         update_attr: bool = True,
         attr_name: str = "",
     ) -> SweepResult:
-        """Train while the learning rate grows, and suggest one (Smith, 2015).
+        """Train with a growing learning rate, and suggest a rate (Smith, 2015).
 
         Args:
-            model: its optimizers' rates are all set to the one that is tried.
-            train_dataloaders: the module's own when None.
+            model: all rates of its optimizers are set to the rate that is tried.
+            train_dataloaders: None uses the module's own.
             min_lr: the first rate.
-            max_lr: the last.
-            num_training: steps.
-            mode: how it grows.
-            early_stop_threshold: end once the smoothed loss is so many times the smallest; None never.
+            max_lr: the last rate.
+            num_training: number of steps.
+            mode: how the rate grows.
+            early_stop_threshold: stop when the smoothed loss is this many times the smallest; None never stops early.
             update_attr: set the module's attribute to the suggestion.
             attr_name: the attribute; "lr" or "learning_rate" when empty.
 
         Returns:
-            Rates and smoothed losses, the mean over ranks, and `suggestion()`.
+            The rates, the smoothed losses (means over the ranks), and `suggestion()`.
 
         Raises:
-            ConfigError: the module lacks the attribute, or a value can't be meant.
+            ConfigError: the module lacks the attribute, or a value isn't allowed.
         """
         attribute = _attribute(model, attr_name, _RATES) if update_attr else ""
         sweep = RateSweep(min_lr, max_lr, num_training, mode, early_stop_threshold)
@@ -93,25 +93,25 @@ class Tuner:
 
         Args:
             model: its `train_dataloader` uses the attribute.
-            train_dataloaders: must be None: a loader that is passed has its batch size already.
-            mode: "power" doubles until a fit fails; "binsearch" searches on between the last two.
+            train_dataloaders: must be None, because a given loader has its batch size already.
+            mode: "power" doubles until a fit fails. "binsearch" then searches between the last two sizes.
             steps_per_trial: optimizer steps of each fit.
             init_val: the first batch size.
-            max_trials: fits, at most.
-            batch_arg_name: the attribute, of the module or of its `hparams`.
+            max_trials: number of fits, at most.
+            batch_arg_name: an attribute of the module, or of its `hparams`.
 
         Returns:
-            The batch size, per rank. One that holds all samples isn't doubled further.
+            The batch size of one rank. A size that holds all samples isn't doubled further.
 
         Raises:
-            ConfigError: the module lacks the attribute, a value can't be meant, or not even `init_val` fits.
+            ConfigError: the module lacks the attribute, a value isn't allowed, or `init_val` doesn't fit.
         """
         if mode not in ("power", "binsearch"):
             raise ConfigError(f"scale_batch_size got mode={mode!r}; allowed are 'power' and 'binsearch'")
         if train_dataloaders is not None:
             raise ConfigError(
-                "scale_batch_size got a loader, whose batch size is fixed: let the module's train_dataloader make it "
-                f"by self.{batch_arg_name}"
+                "scale_batch_size got a loader, whose batch size is fixed: let the module's train_dataloader "
+                f"make the loader with self.{batch_arg_name}"
             )
         self._refuse_other_processes()
         attribute = _attribute(model, batch_arg_name, (batch_arg_name,))
@@ -181,8 +181,8 @@ class Tuner:
         run = assemble(self.trainer.config)
         if run.environment.creates_processes and run.environment.world_size > 1:
             raise ConfigError(
-                f"a batch size is tried by starting runs, and here {run.environment.world_size} processes were "
-                "started by a launcher: find it without, as with --devices, and set it"
+                f"scale_batch_size starts runs itself, and a launcher has started {run.environment.world_size} "
+                "processes here: find the batch size without the launcher (as with --devices), and set it"
             )
 
 

@@ -1,4 +1,4 @@
-"""`WeightAveraging` and `EMAWeightAveraging`: train as ever, evaluate and keep an average of the weights."""
+"""`WeightAveraging` and `EMAWeightAveraging`: train the weights as usual, evaluate and save their average."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 class WeightAveraging(Callback):
     """Average the weights after steps, as `torch.optim.swa_utils.AveragedModel` does.
 
-    Averages are in the same shards as the parameters. Validations within a fit run with them, the fit ends with
-    them in the module, and checkpoints have them as the model's weights; what training goes on from is kept beside.
-    Override `should_update` to say after which steps or epochs.
+    The averages are sharded like the parameters. Validations within a fit use them, the module has them when the fit
+    ends, and checkpoints have them as the model's weights. Checkpoints also have the weights that training continues
+    with. Override `should_update` to choose the steps or epochs after which to average.
 
     Args:
-        device: where averages are: beside the parameters, which is what None means.
-        use_buffers: average buffers of floating point, too; otherwise they are the latest.
-        avg_fn: called with an average, the current value and how many went into it before; returns the next average.
-        multi_avg_fn: the same of lists, in place; the equally weighted mean where neither is given.
+        device: must be None: the averages are on the parameters' devices.
+        use_buffers: average floating-point buffers, too. False keeps the latest buffers.
+        avg_fn: takes an average, the current value, and how many values were averaged before; returns the next
+          average.
+        multi_avg_fn: as `avg_fn`, with lists that it changes in place. Without either function, all steps weigh the
+          same.
 
     Raises:
-        ConfigError: a device, or both functions.
+        ConfigError: a device or both functions are given.
     """
 
     needs = ("changes_between_steps",)
@@ -52,7 +54,7 @@ class WeightAveraging(Callback):
         owner = type(self).__name__
         if device is not None:
             raise ConfigError(
-                f"{owner} keeps averages beside the parameters, in the same shards: leave device out"
+                f"{owner} keeps the averages on the parameters' devices, in the same shards: leave device out"
             )
         if avg_fn is not None and multi_avg_fn is not None:
             raise ConfigError(f"{owner} got both avg_fn and multi_avg_fn: give one")
@@ -63,11 +65,11 @@ class WeightAveraging(Callback):
         self._count, self._step = 0, 0
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Say whether to average now: after each step by default.
+        """Whether to average now. By default, after each step.
 
         Args:
-            step_idx: of the optimizer step that has just ended, from 0; None at the end of an epoch.
-            epoch_idx: of the epoch that has just ended, from 0; None after a step.
+            step_idx: the optimizer step that has just ended, from 0; None at the end of an epoch.
+            epoch_idx: the epoch that has just ended, from 0; None after a step.
         """
         return step_idx is not None
 
@@ -121,7 +123,7 @@ class WeightAveraging(Callback):
 
     def load_tensors(self, prepared: Prepared, reader: CheckpointReader) -> None:
         current = read_saved(prepared, reader, self.tensor_prefix)
-        # Without: written by a run that had averaged nothing yet, or lacked this callback.
+        # A checkpoint without these tensors is from a run without this callback, or before the first average.
         self._count = self._count if current is not None else 0
         self._averages = Averages(prepared, self.use_buffers, count=self._count)
         if current is not None:
@@ -153,18 +155,18 @@ class WeightAveraging(Callback):
 
 
 class EMAWeightAveraging(WeightAveraging):
-    """Average the weights exponentially: each time `decay` of the average and the rest of the current value.
+    """Average the weights exponentially: average = decay · average + (1 − decay) · current value.
 
     Args:
-        device: as for `WeightAveraging`.
-        use_buffers: as for `WeightAveraging`.
-        decay: of the average, from 0 to 1.
+        device: as of `WeightAveraging`.
+        use_buffers: as of `WeightAveraging`.
+        decay: weight of the old average, from 0 to 1.
         update_every_n_steps: average after each n-th optimizer step.
-        update_starting_at_step: not before this step, from 0.
-        update_starting_at_epoch: not before this epoch, from 0.
+        update_starting_at_step: the first step that may be averaged, from 0.
+        update_starting_at_epoch: the first epoch that may be averaged, from 0.
 
     Raises:
-        ConfigError: a value that can't be meant.
+        ConfigError: a value isn't allowed.
     """
 
     def __init__(
