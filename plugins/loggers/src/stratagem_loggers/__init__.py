@@ -1,4 +1,4 @@
-"""Loggers that hand a fit's metrics to W&B, MLflow, Comet, trackio or Aim; names are imported at their first use."""
+"""Loggers that send a fit's metrics to W&B, MLflow, Comet, trackio or Aim; names are imported at their first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AimLogger`: hands metrics to Aim."""
+"""`AimLogger`: sends metrics to Aim."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class AimLogger(LibraryLogger):
     """A run of Aim, in a repository on this machine or on a server. `experiment` is the `aim.Run`.
 
     Args:
-        repo: folder of the repository, or aim://HOST:PORT; when None, the nearest folder upwards that has .aim/, and
-            the current folder where none has.
-        experiment: what the run belongs to.
-        run_name: of the run; Aim names it by its hash when None.
-        run_hash: of a run to go on with.
-        prefix: for the names of metrics, joined by "-".
-        run: other arguments of `aim.Run`. `capture_terminal_logs` is False unless it is given.
+        repo: folder of the repository, or aim://HOST:PORT. None is the nearest folder with .aim/, searched from the
+            current folder upwards, or the current folder if there is none.
+        experiment: name of the experiment.
+        run_name: name of the run; None is its hash.
+        run_hash: hash of a run to continue.
+        prefix: put before the names of metrics, joined by "-".
+        run: other arguments of `aim.Run`. `capture_terminal_logs` is False by default.
 
     Raises:
         UsageError: the package aim isn't installed.
@@ -74,7 +74,7 @@ class AimLogger(LibraryLogger):
         return run
 
     def _opened(self, experiment: Any, config: Mapping[str, Any]) -> None:
-        if experiment.get("config") is None:  # of the fit, also where a test goes on with its run
+        if experiment.get("config") is None:  # a test that continues a fit's run keeps the fit's config
             experiment["config"] = dict(config)
 
     def _write(self, experiment: Any, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""`CometLogger`: hands metrics to Comet."""
+"""`CometLogger`: sends metrics to Comet."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ class CometLogger(LibraryLogger):
     """An experiment of Comet. `experiment` is Comet's own object.
 
     Args:
-        api_key: as comet_ml takes it: COMET_API_KEY, or its configuration, when None.
-        workspace: as comet_ml takes it.
-        project: its name.
-        experiment_key: of an experiment to go on with.
+        api_key: as in comet_ml; None is COMET_API_KEY, or the key in Comet's configuration.
+        workspace: as in comet_ml.
+        project: name of the project.
+        experiment_key: key of an experiment to continue.
         mode: "create", "get" or "get_or_create".
-        online: False keeps everything in files, for `comet upload`.
-        prefix: for the names of metrics, joined by "-".
-        name: of the experiment.
-        offline_directory: for those files; comet/ in the run's folder when None. Later stages of the same experiment
-            add folders within it, to be uploaded after it.
+        online: False writes everything to files, for `comet upload`.
+        prefix: put before the names of metrics, joined by "-".
+        name: name of the experiment.
+        offline_directory: folder of the files that `online=False` writes; None is comet/ in the run folder. Later
+          stages
+            of the same experiment write to subfolders: upload those after the first one.
         config: other arguments of `comet_ml.ExperimentConfig`.
 
     Raises:
@@ -82,7 +83,8 @@ class CometLogger(LibraryLogger):
 
         folder = self._offline_directory or os.path.join(self.run_dir, "comet")
         if self._online is False:
-            # Comet names an archive by the key and by Python's generator, and overwrites one of the same seed.
+            # Comet names an archive by the key and by a number from Python's generator: with the same seed it would
+            # overwrite the earlier archive.
             while self._key is not None and glob(os.path.join(folder, f"{self._key}*")):
                 folder = os.path.join(folder, "later")
             os.makedirs(folder, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`MLFlowLogger`: hands metrics to MLflow."""
+"""`MLFlowLogger`: sends metrics to MLflow."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from stratagem.errors import ConfigError
 from stratagem.sdk.selection import path_text
 
 _MAX_PARAMS = 100
-"""Largest number of parameters in one request."""
+"""Maximum number of parameters in one request."""
 
 
 class MLFlowLogger(LibraryLogger):
     """A run of MLflow, in a folder or on a server. `experiment` is the `mlflow.tracking.MlflowClient`.
 
     Args:
-        experiment_name: what the run belongs to.
-        run_name: of the run.
-        tracking_uri: of the server or store; MLFLOW_TRACKING_URI when None, and without that a folder.
-        tags: of the run.
-        save_dir: the folder; mlruns/ in the run's folder when None.
-        log_model: must be False: checkpoints are folders, which `experiment.log_artifacts` takes.
-        prefix: for the names of metrics, joined by "-".
-        artifact_location: of a new experiment.
-        run_id: of a run to go on with.
-        synchronous: whether a call waits for the server; as MLflow sees fit when None.
+        experiment_name: name of the experiment.
+        run_name: name of the run.
+        tracking_uri: URI of the server or store. None is MLFLOW_TRACKING_URI, or a folder if that isn't set.
+        tags: tags of the run.
+        save_dir: that folder; None is mlruns/ in the run folder.
+        log_model: must be False: checkpoints are folders, which `experiment.log_artifacts` can log.
+        prefix: put before the names of metrics, joined by "-".
+        artifact_location: used for a new experiment.
+        run_id: id of a run to continue.
+        synchronous: whether a call waits for the server; None is MLflow's default.
 
     Raises:
-        UsageError: the package mlflow isn't installed; mlflow-skinny is enough.
+        UsageError: the package mlflow isn't installed. mlflow-skinny is enough.
         ConfigError: `log_model`.
     """
 
@@ -72,12 +72,12 @@ class MLFlowLogger(LibraryLogger):
 
     @property
     def version(self) -> str | None:
-        """Id of the run; None before it starts, unless it was given."""
+        """Id of the run; None before the run starts, unless it was given."""
         return self._run_id
 
     @property
     def run_id(self) -> str | None:
-        """Id of the run; starts it."""
+        """Id of the run. Starts the run if needed."""
         return self._run_id if self.experiment is not None else None
 
     @property
@@ -104,7 +104,7 @@ class MLFlowLogger(LibraryLogger):
         folder = self._save_dir or os.path.join(self.run_dir, "mlruns")
         uri = self._tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"file:{os.path.abspath(folder)}"
         if uri.startswith("file:"):
-            # MLflow 3 asks for this word before it uses a folder.
+            # MLflow 3 stores runs in a folder only if this variable is set.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         client = MlflowClient(uri)
         if self._run_id is None:
@@ -134,5 +134,5 @@ class MLFlowLogger(LibraryLogger):
 
 
 def _key(name: str) -> str:
-    """MLflow's names have letters, digits and some signs."""
+    """Replace the characters that MLflow doesn't allow in names."""
     return re.sub(r"[^\w\-. :/]", "_", name)

@@ -1,4 +1,4 @@
-"""What stratagem-loggers offers: loggers that `Trainer(logger="…")` and `--logger` take by name."""
+"""The loggers of stratagem-loggers, which `Trainer(logger="…")` and `--logger` accept by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGGERS = (
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """Describe the loggers; each needs the library that its extra brings."""
+    """Describe the loggers. Each needs the library that its extra installs."""
     return [
         Component(
             "logger",

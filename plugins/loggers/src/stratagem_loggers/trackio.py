@@ -1,4 +1,4 @@
-"""`TrackioLogger`: hands metrics to trackio."""
+"""`TrackioLogger`: sends metrics to trackio."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from stratagem_trainer.loggers.library import LibraryLogger
 
 
 class TrackioLogger(LibraryLogger):
-    """A run of trackio, in its folder on this machine, in a Space of Hugging Face, or on a server.
+    """A run of trackio, in a folder on this machine, in a Space of Hugging Face, or on a server.
 
     `experiment` is the `trackio.Run`. The folder is TRACKIO_DIR, which trackio reads when it is first imported.
 
     Args:
-        project: its name; `trackio show --project NAME` shows it.
-        name: of the run; trackio invents one when None.
-        space_id: of a Space that gets the metrics.
-        server_url: of a trackio server that gets them.
-        resume: "never", "allow" or "must": whether a fit goes on with a run of that name.
-        prefix: for the names of metrics, joined by "-".
+        project: name of the project; `trackio show --project NAME` shows it.
+        name: name of the run; None lets trackio choose one.
+        space_id: id of a Space to send the metrics to.
+        server_url: URL of a trackio server to send the metrics to.
+        resume: "never", "allow" or "must": whether a fit continues a run of the same name.
+        prefix: put before the names of metrics, joined by "-".
         init: other arguments of `trackio.init`.
 
     Raises:
@@ -51,7 +51,7 @@ class TrackioLogger(LibraryLogger):
 
     @property
     def version(self) -> str | None:
-        """Name of the run; None before it starts, unless it was given."""
+        """Name of the run; None before the run starts, unless it was given."""
         return self._run_name
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
@@ -72,7 +72,7 @@ class TrackioLogger(LibraryLogger):
         import trackio
 
         run = trackio.init(project=self._project, name=self._run_name, resume=self._resume, **self._init)
-        # A run that goes on would be left with the config of its last part.
+        # Otherwise a continued run would have only the config of its last part.
         run.config.update(self._config)
         self._go_on(run.name)
         return run
@@ -81,7 +81,7 @@ class TrackioLogger(LibraryLogger):
         self._configure(experiment, config)
 
     def _configure(self, experiment: Any, values: Mapping[str, Any]) -> None:
-        """Keep the values of the run's first part; trackio sends them with the next row."""
+        """Add values to the config; those of the run's first part win. trackio sends them with the next row."""
         self._config = {**values, **self._config}
         experiment.config.update(self._config)
 
@@ -91,4 +91,4 @@ class TrackioLogger(LibraryLogger):
     def _close(self, experiment: Any, failed: bool) -> None:
         import trackio
 
-        trackio.finish()  # experiment.finish() alone would be repeated at the end of the process
+        trackio.finish()  # `experiment.finish()` alone would run again at the end of the process

@@ -1,4 +1,4 @@
-"""`WandbLogger`: hands metrics to Weights & Biases."""
+"""`WandbLogger`: sends metrics to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from stratagem.sdk.selection import path_text
 
 
 class WandbLogger(LibraryLogger):
-    """A run of Weights & Biases; metrics by "trainer/global_step". `experiment` is the `wandb.Run`.
+    """A run of Weights & Biases; metrics are plotted over "trainer/global_step". `experiment` is the `wandb.Run`.
 
-    A run that is in progress in this process is used rather than another one started.
+    If a run is active in this process, the logger uses that one instead of starting another.
 
     Args:
-        name: of the run.
-        save_dir: where wandb/ goes; the run's folder when None.
-        version: id of the run, to go on with it; the same as `id`.
-        offline: keep everything in files, for `wandb sync`.
+        name: name of the run.
+        save_dir: folder for wandb/; None is the run folder.
+        version: id of a run to continue; the same as `id`.
+        offline: write everything to files, for `wandb sync`.
         dir: the same as `save_dir`.
-        id: of the run.
-        anonymous: as wandb takes it.
-        project: its name; WANDB_PROJECT, or "stratagem", when None.
-        log_model: must be False: checkpoints are folders, which `experiment.log_artifact` takes.
-        experiment: a run that has been started already.
-        prefix: for the names of metrics, joined by "-".
+        id: id of the run.
+        anonymous: as in wandb.
+        project: name of the project; None is WANDB_PROJECT, or "stratagem" if that isn't set.
+        log_model: must be False: checkpoints are folders, which `experiment.log_artifact` can log.
+        experiment: a run that was started already.
+        prefix: put before the names of metrics, joined by "-".
         init: other arguments of `wandb.init`.
 
     Raises:
@@ -75,7 +75,7 @@ class WandbLogger(LibraryLogger):
 
     @property
     def version(self) -> str | None:
-        """Id of the run; None before it starts, unless it was given."""
+        """Id of the run; None before the run starts, unless it was given."""
         return self._experiment.id if self._experiment is not None else self._id
 
     @property
@@ -88,7 +88,7 @@ class WandbLogger(LibraryLogger):
     def watch(
         self, model: Any, log: str | None = "gradients", log_freq: int = 100, log_graph: bool = True
     ) -> None:
-        """Log histograms of gradients, parameters or both ("all"); before a fit, of the module that it trains."""
+        """Log histograms of gradients, parameters or both ("all"). Before a fit, it watches the fit's module."""
         if self._experiment is None:
             self._watching = log, log_freq, log_graph
         else:
@@ -100,7 +100,7 @@ class WandbLogger(LibraryLogger):
             self.experiment.watch(model, log=log, log_freq=log_freq, log_graph=log_graph)
 
     def log_image(self, key: str, images: Sequence[Any], step: int | None = None, **how: Any) -> None:
-        """Log images: arrays, tensors, paths or pictures; `how` has a list for each argument of wandb.Image."""
+        """Log images: arrays, tensors, paths or PIL images. `how` has a list for each argument of wandb.Image."""
         if self.is_muted:
             return
         import wandb
@@ -117,7 +117,7 @@ class WandbLogger(LibraryLogger):
         dataframe: Any = None,
         step: int | None = None,
     ) -> None:
-        """Log a table of columns and rows, or a pandas one."""
+        """Log a table of columns and rows, or a pandas DataFrame."""
         if not self.is_muted:
             import wandb
 
