@@ -1,1 +1,1 @@
-"""Records where a run's time goes, per rank, and shows it on one page."""
+"""Records how each rank of a run spends its time, and shows it on one page."""

@@ -1,4 +1,4 @@
-"""Advice from what was measured: each rule looks at one figure, and says what to change."""
+"""Advice from the measurements: each rule looks at one figure, and says what to change."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from stratagem_report.phases import COMMUNICATION, DATA, OTHER
 from stratagem_report.summary import Summary, mean_step_ns
 
 LEAST_STEPS = 10
-"""Fewer steps say nothing of a typical one."""
+"""With fewer steps, their means aren't typical."""
 START, SAVES, VALIDATION, LOST = 0.3, 0.1, 0.3, 0.1
-"""Shares of the wall time from which on there is advice."""
+"""Shares of the wall time above which there is advice."""
 WAITING, WAITING_FOR_RANKS, BETWEEN_STEPS = 0.15, 0.25, 0.2
-"""The same of a step."""
+"""Shares of a step above which there is advice."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A sentence of what was measured and what to change."""
+    """A sentence that says what was measured and what to change."""
 
     text: str
     page: str
-    """Of the documentation, below `docs/`, as "guides/data.md"."""
+    """Page of the documentation, relative to `docs/`, such as "guides/data.md"."""
 
 
 def advice(summary: Summary) -> list[Advice]:
-    """Return what to change, in the order of `RULES`; empty where nothing stands out."""
+    """Return what to change, in the order of `RULES`; empty if nothing stands out."""
     return [said for rule in RULES if (said := rule(summary)) is not None]
 
 
 def start_and_end(summary: Summary) -> Advice | None:
-    """The run was short compared with what starts and ends it."""
+    """Starting and ending took a large part of the run's time."""
     share, seconds = _part(summary, "start and end")
     if share < START:
         return None
@@ -45,7 +45,7 @@ def start_and_end(summary: Summary) -> Advice | None:
 
 
 def waits_for_data(summary: Summary) -> Advice | None:
-    """A rank's steps wait for their batches."""
+    """The steps of a rank wait for their batches."""
     if summary.steps < LEAST_STEPS:
         return None
     ranks = [rank for rank in summary.ranks if sum(rank.step_ns)]
@@ -65,7 +65,7 @@ def waits_for_data(summary: Summary) -> Advice | None:
 
 
 def saves_block(summary: Summary) -> Advice | None:
-    """Training stands still while a checkpoint is written."""
+    """Training stops while a checkpoint is written."""
     share, seconds = _part(summary, "checkpoints")
     if share < SAVES:
         return None
@@ -89,7 +89,7 @@ def validation(summary: Summary) -> Advice | None:
 
 
 def waits_for_ranks(summary: Summary) -> Advice | None:
-    """Steps wait for other ranks: for a slow one, or for what travels between them."""
+    """Steps wait for other ranks: for a slow rank, or for communication."""
     step = mean_step_ns(summary)
     if summary.steps < LEAST_STEPS or not sum(step) or step[COMMUNICATION] / sum(step) < WAITING_FOR_RANKS:
         return None
@@ -110,7 +110,7 @@ def waits_for_ranks(summary: Summary) -> Advice | None:
 
 
 def between_steps(summary: Summary) -> Advice | None:
-    """Time between the phases of a step: callbacks, loggers, a program's own code."""
+    """Much of a step is between its phases: in callbacks, loggers or the user's code."""
     step = mean_step_ns(summary)
     if summary.steps < LEAST_STEPS or not sum(step) or step[OTHER] / sum(step) < BETWEEN_STEPS:
         return None
@@ -123,7 +123,7 @@ def between_steps(summary: Summary) -> Advice | None:
 
 
 def lost_work(summary: Summary) -> Advice | None:
-    """Restarts cost more than saves would."""
+    """Steps that were repeated after restarts cost more time than frequent saves would."""
     share, seconds = _part(summary, "lost work")
     if share < LOST:
         return None
@@ -143,7 +143,7 @@ RULES: tuple[Callable[[Summary], Advice | None], ...] = (
     between_steps,
     lost_work,
 )
-"""In the order in which advice is given."""
+"""Rules, in the order in which advice is given."""
 
 
 def _part(summary: Summary, name: str) -> tuple[float, float]:

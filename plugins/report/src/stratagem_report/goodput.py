@@ -1,4 +1,4 @@
-"""Where a run's wall time went: parts that add up to it."""
+"""How a run spent its wall time, in parts that add up to it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PARTS: tuple[str, ...] = (
     "lost work",
     "restarts",
 )
-"""In the order of the page. "lost work" was done again after a restart; "restarts" is from one attempt's end to the
-next one's first step."""
+"""Parts, in the order of the page. "lost work" is steps that a restart repeated. "restarts" is the time from one
+attempt's end to the next one's first step."""
 
 _OF_PHASE = {
     **dict.fromkeys(COMPUTE, "compute"),
@@ -49,7 +49,7 @@ _OF_PHASE = {
 
 @dataclass
 class Goodput:
-    """Seconds by part, each the mean over ranks."""
+    """Seconds of each part: means over the ranks."""
 
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
@@ -60,12 +60,12 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """The part of the wall time that trained the model, from 0 to 1."""
+        """The share of the wall time that trained the model, from 0 to 1."""
         return self.parts["compute"] / self.wall_s if self.wall_s else 0.0
 
 
 def goodput(run: RunRecord) -> Goodput:
-    """Add up all attempts of a run; time between one that went well and the next isn't the run's."""
+    """Add up all attempts of a run. The time between a successful attempt and the next one isn't part of the run."""
     total = Goodput()
     for index, (ranks, kept) in enumerate(zip(run.attempts, kept_steps(run))):
         follows_failure = index > 0 and not is_done(run.attempts[index - 1])
@@ -79,12 +79,12 @@ def goodput(run: RunRecord) -> Goodput:
 
 
 def is_done(ranks: list[RankRecord]) -> bool:
-    """Whether an attempt went well on all its ranks."""
+    """Whether an attempt succeeded on all its ranks."""
     return all(rank.end == "done" for rank in ranks)
 
 
 def kept_steps(run: RunRecord) -> Iterator[int | None]:
-    """Yield how many of each attempt's steps the next one resumed from; None where all count, or no one knows."""
+    """Yield, for each attempt, how many of its steps the next one resumed from; None if all count, or if unknown."""
     for ranks, after in zip(run.attempts, [*run.attempts[1:], None]):
         if after is None or is_done(ranks):
             yield None
@@ -94,7 +94,7 @@ def kept_steps(run: RunRecord) -> Iterator[int | None]:
         if not loaded:
             yield 0
         else:
-            # From an earlier attempt's checkpoint: all of this one's steps are done again.
+            # If the checkpoint is from an earlier attempt, all steps of this one are repeated.
             yield int(saved.get(loaded[0], 0))
 
 

@@ -1,4 +1,4 @@
-"""Serves the page of runs that go on, to this machine's browsers alone."""
+"""Serves the page of running runs, only to browsers on this machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LOOPBACK = "127.0.0.1"
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Answers one address with the page as it is now; every other with 404.
+    """Serves the current page at one address, and 404 at all others.
 
-    The address has a token that no one can guess: other users of this machine reach its loopback, too. Requests that
-    name another host are refused, so that no website that a browser shows can read the page under a name of its own.
+    The address has a secret token, because other users of this machine can reach its loopback address, too. Requests
+    for another host name are refused, so that a website can't read the page under a name of its own (DNS rebinding).
 
     Args:
         page: returns the page; called for each request.
-        port: 0 for any that is free.
+        port: 0 is any free port.
 
     Raises:
         OSError: the port is in use.
@@ -34,12 +34,12 @@ class LiveServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Address of the page."""
         return f"http://{self.host}{self.path}"
 
     @property
     def host(self) -> str:
-        """The only host that is answered."""
+        """The only host name that requests may use."""
         return f"{LOOPBACK}:{self.server_port}"
 
 
@@ -68,4 +68,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: a page asks every two seconds."""
+        """Print nothing: the page sends a request every two seconds."""

@@ -1,4 +1,4 @@
-"""The phases that a rank's time is divided into; each nanosecond belongs to one."""
+"""The phases of a rank's time. Each nanosecond belongs to exactly one phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES: tuple[str, ...] = (
     "load",
     "end",
 )
-"""Names, by number, as in a record. The first seven divide a training step."""
+"""Names of the phases; a record has their indices. The first seven are parts of a training step."""
 
 (
     DATA,
@@ -34,7 +34,7 @@ PHASES: tuple[str, ...] = (
 ) = range(len(PHASES))
 
 OWN: tuple[int, ...] = (DATA, FORWARD, BACKWARD, FORWARD_BACKWARD, OPTIMIZER, OTHER)
-"""Phases of a step in which a rank does its own work; in the others it waits for someone or writes."""
+"""Phases of a step in which a rank works itself, rather than waiting for other ranks."""
 
 COMPUTE: tuple[int, ...] = (FORWARD, BACKWARD, FORWARD_BACKWARD, OPTIMIZER)
 """Phases that train the model."""

@@ -1,4 +1,4 @@
-"""What stratagem-report offers: the extension `record` and the command `report`."""
+"""The components of stratagem-report: the extension `record` and the command `report`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratagem.sdk.catalogue import CommandGroup
 
 @hookimpl
 def stratagem_components() -> Sequence[Component]:
-    """The extension `record`, for `--use record`."""
+    """Describe the extension `record`, for `--use record`."""
     return [
         Component(
             "extension",
@@ -23,5 +23,5 @@ def stratagem_components() -> Sequence[Component]:
 
 @hookimpl
 def stratagem_commands(cli: CommandGroup) -> None:
-    """Add the command by where it is."""
+    """Add the command, which is imported when it is called."""
     cli.add_lazy("report", "stratagem_report.commands.report:report")

@@ -1,4 +1,4 @@
-"""Reads what a run has left in its folder: its record and its metrics."""
+"""Reads a run's folder: its record and its metrics."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from stratagem_report.settings import read_settings
 METRICS = "metrics.csv"
 CONFIG = "config.yaml"
 _MOST = 2**62
-"""Largest number: sums of some thousand are still far from a float's limit."""
+"""Maximum of a number: sums of some thousand numbers are still far below a float's limit."""
 _LATEST_S = 10**11
 _LARGEST = 1e300
-"""Largest value of a metric: the span between two of them is a float, too."""
+"""Maximum of a metric's value: the difference of two such values is still a float."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Some steps of a rank; none before the first one and after the last."""
+    """Some steps of a rank. The rows before the first step and after the last one have no steps."""
 
     steps: int
     end_ns: int
-    """Since the rank began."""
+    """Nanoseconds since the rank began."""
     samples: int
     ns: tuple[int, ...]
-    """Nanoseconds of each phase; they add up to the time since the row before."""
+    """Nanoseconds of each phase. They add up to the time since the row before."""
 
     @property
     def total_ns(self) -> int:
-        """How long it took."""
+        """Duration."""
         return sum(self.ns)
 
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """What a rank's device took for a step that was sampled."""
+    """How long a rank's device took for a sampled step."""
 
     step: int
-    """Step of this attempt, counted from 1."""
+    """Number of the step in this attempt, counted from 1."""
     ns: tuple[int, ...]
-    """Nanoseconds of each phase; they add up to the device's time from the step's beginning to its end."""
+    """Nanoseconds of each phase. They add up to the device's time for the step."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,21 @@ class RankRecord:
     header: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     device_steps: list[DeviceStep] = field(default_factory=list)
-    """Empty where the device isn't measured."""
+    """Empty if the device isn't measured."""
     memory: list[tuple[int, dict[str, int]]] = field(default_factory=list)
-    """(nanoseconds since it began, bytes by name)."""
+    """(nanoseconds since the rank began, bytes by name)."""
     events: list[dict[str, Any]] = field(default_factory=list)
     end: str | None = None
-    """As in the file, or None for a process that was killed, or still runs."""
+    """As in the file; None if the process was killed, or is still running."""
 
     @property
     def wall_ns(self) -> int:
-        """From its beginning to the last that is known of it."""
+        """Time from the rank's beginning to its last row."""
         return self.rows[-1].end_ns if self.rows else 0
 
     @property
     def steps(self) -> int:
-        """Optimizer steps."""
+        """Number of optimizer steps."""
         return sum(row.steps for row in self.rows)
 
 
@@ -86,22 +86,22 @@ class RunRecord:
     path: str
     name: str
     attempts: list[list[RankRecord]]
-    """Ranks, in order, of each start of the run."""
+    """For each start of the run, its ranks in order."""
     metrics: dict[str, list[tuple[float, float]]]
-    """Metric → (step, value); of metrics that have values which can't be drawn, too."""
+    """Metric → (step, value). A metric whose values can't be drawn has an empty list."""
     not_drawn: dict[str, list[float]] = field(default_factory=dict)
-    """Metric → steps at which its value is inf, nan, or too large for a chart."""
+    """Metric → steps at which its value is infinite, NaN, or too large for a chart."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Setting → value, as "model.lr" → "0.005"; empty where the run wrote no `config.yaml`."""
+    """Setting → value, such as "model.lr" → "0.005"; empty if the run wrote no `config.yaml`."""
 
     @property
     def plan(self) -> list[list[str]]:
-        """Rows of the last attempt's plan: kind, name, and why."""
+        """Rows of the last attempt's plan: kind, name, reason."""
         return [list(map(str, row)) for row in self.attempts[-1][0].header.get("plan", [])]
 
     @property
     def strategy(self) -> str:
-        """Name of the strategy; empty where the record has no plan."""
+        """Name of the strategy; empty if the record has no plan."""
         return next((row[1] for row in self.plan if row[0] == "strategy"), "")
 
 
@@ -109,7 +109,7 @@ def read_run(path: str) -> RunRecord:
     """Read a run's folder.
 
     Raises:
-        ConfigError: there is none, it has no record, or a file of it is damaged.
+        ConfigError: there is no such folder, it has no record, or one of its files is damaged.
     """
     if not os.path.isdir(path):
         raise ConfigError(
@@ -147,7 +147,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _read_rank(path: str) -> RankRecord | None:
-    """Read a rank's file; None for one that was only just made."""
+    """Read a rank's file; None if it has no line yet."""
     try:
         if not os.path.isfile(path):
             raise ConfigError(f"{path} is no regular file: take it away to see the others")
@@ -155,7 +155,7 @@ def _read_rank(path: str) -> RankRecord | None:
             data = file.read()
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from error
-    # A machine that went down may have left a part of a line at the end; what is before it counts.
+    # If the machine crashed, the last line may be incomplete: read only complete lines.
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     if not lines:
         return None
@@ -235,7 +235,7 @@ def _checked(number: Any) -> int:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
-    value.encode()  # half of a surrogate pair, which JSON can name, can't be written to the page
+    value.encode()  # JSON can have half of a surrogate pair, which can't be written to the page: refuse it here
     return value
 
 
@@ -244,7 +244,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _read_metrics(path: str) -> tuple[dict[str, list[tuple[float, float]]], dict[str, list[float]]]:
-    """Read the lines that are whole: points by metric, and steps whose values can't be drawn."""
+    """Read complete lines. Return the points of each metric, and the steps whose values can't be drawn."""
     if not os.path.isfile(path):
         return {}, {}
     try:
@@ -268,7 +268,7 @@ def _read_metrics(path: str) -> tuple[dict[str, list[tuple[float, float]]], dict
             step = float(row[0])
             if not math.isfinite(step):
                 continue
-            if abs(value) < _LARGEST:  # false for nan, too
+            if abs(value) < _LARGEST:  # false for NaN
                 found[name].append((step, value))
             else:
                 odd.setdefault(name, []).append(step)

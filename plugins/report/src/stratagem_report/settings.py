@@ -1,4 +1,4 @@
-"""Reads a run's settings: its `config.yaml`, which `stratagem fit` and `Trainer` write."""
+"""Reads a run's settings from its `config.yaml`, which `stratagem fit` and `Trainer` write."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import yaml
 from stratagem_cli.yaml_text import read_yaml_file
 
 MOST = 500
-"""Settings that are shown."""
+"""Maximum number of settings to show."""
 LONGEST = 200
-"""Characters of a value."""
+"""Maximum number of characters of a value."""
 
 
 def read_settings(path: str) -> dict[str, str]:
-    """Return setting → value, as "trainer.max_epochs" → "3".
+    """Return setting → value, such as "trainer.max_epochs" → "3".
 
     Args:
-        path: of a `config.yaml`. Where there is none, or it can't be read, there are no settings.
+        path: of a `config.yaml`. If it doesn't exist, or can't be read, there are no settings.
     """
     try:
         return dict(islice(_flat(read_yaml_file(path), ""), MOST))
@@ -28,7 +28,7 @@ def read_settings(path: str) -> dict[str, str]:
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, value) of whatever is set."""
+    """Yield (dotted name, value) of all settings that have a value."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else str(key))

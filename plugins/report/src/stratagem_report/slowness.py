@@ -1,4 +1,4 @@
-"""Which ranks are slower than the others."""
+"""Finds ranks that are slower than the others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from statistics import median
 from typing import NamedTuple
 
 RATIO = 1.2
-"""A rank whose own work takes so many times as long as that of the others is called slow."""
+"""A rank is slow if its own work takes at least this many times as long as the others'."""
 LEAST_NS = 1_000_000
-"""By how much, at least: less is the noise of a step of a few milliseconds."""
+"""Minimum difference (ns): smaller ones are noise in steps of a few milliseconds."""
 
 
 class Slow(NamedTuple):
@@ -17,16 +17,16 @@ class Slow(NamedTuple):
 
     rank: int
     ratio: float
-    """Its time over the median of the others'."""
+    """Its time divided by the median of the others'."""
     own_ns: float
     others_ns: float
 
 
 def slow_ranks(own_ns: Sequence[float]) -> list[Slow]:
-    """Return the ranks whose time for a step, without waiting, is clearly longer than the median of the others.
+    """Return the ranks whose own time for a step, without waiting, is clearly longer than the others' median.
 
     Args:
-        own_ns: by rank.
+        own_ns: own time of each rank.
     """
     found = []
     for rank, own in enumerate(own_ns):

@@ -1,4 +1,4 @@
-"""What a run's record says, in figures: speed, memory, slow ranks."""
+"""The figures of a run's record: speed, memory, slow ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem_report.reading import RankRecord, Row, RunRecord
 from stratagem_report.slowness import Slow, slow_ranks
 
 WARM_UP = 2
-"""Steps at an attempt's beginning that aren't typical."""
+"""Number of steps at an attempt's beginning that aren't typical."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class RankSummary:
     own_ns: float
     """Median duration of a step without waiting."""
     peak_bytes: dict[str, int]
-    """The most that was in use at once, by name."""
+    """Maximum bytes in use, by name."""
     device_ns: tuple[float, ...] | None = None
-    """What the device took of a step, by phase of a step: the means over sampled steps; None where there are none."""
+    """The device's time for each phase of a step: means over sampled steps. None if no step was sampled."""
     device_samples: int = 0
-    """How many steps were sampled."""
+    """Number of sampled steps."""
     untimed: str | None = None
-    """Why nothing of the device was measured; None where something was, and for the CPU."""
+    """Why the device wasn't measured; None if it was, and for the CPU."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Summary:
     run: RunRecord
     goodput: Goodput
     steps: int
-    """All that were made, also those that were made again."""
+    """Number of all steps, including repeated ones."""
     steps_per_s: float
-    """While it trained: without start, validation, checkpoints and loading."""
+    """Speed of the training itself, without start, validation, checkpoints and loading."""
     samples_per_s: float | None
-    """Over all ranks; None where batches don't tell their size."""
+    """Speed over all ranks; None if the size of batches is unknown."""
     ranks: list[RankSummary]
     """Ranks of the last attempt."""
     slow: list[Slow]
     """Slow ranks, by the median over the last attempt's steps."""
     slow_events: list[dict[str, object]]
-    """What was said of slow ranks while it trained."""
+    """The records of slow ranks during training."""
     outcome: str
 
 
@@ -82,13 +82,13 @@ def summarize(run: RunRecord) -> Summary:
 
 
 def sharing(ranks: Sequence[RankRecord]) -> float:
-    """How much of what ranks read counts: ranks that share a copy of the model read the same samples."""
+    """Return the share of read samples that counts: ranks that share a copy of the model read the same ones."""
     header = ranks[0].header
     return float(header.get("data_ranks", 1)) / float(header.get("world_size", 1) or 1)
 
 
 def typical_rows(rank: RankRecord) -> list[Row]:
-    """Rows with steps, without the first ones where there are others."""
+    """Return the rows with steps, without the first ones if there are others."""
     rows = [row for row in rank.rows if row.steps]
     return rows[WARM_UP:] or rows
 
@@ -145,11 +145,11 @@ class Buckets:
     steps_per_s: list[float]
     samples_per_s: list[float]
     phase_shares: list[tuple[float, ...]]
-    """Each phase's share of all ranks' time; they add up to 1, or to 0 where nothing is known."""
+    """Each phase's share of all ranks' time. Shares add up to 1, or to 0 if nothing is known."""
 
 
 def in_buckets(ranks: Sequence[RankRecord], count: int = 80) -> Buckets:
-    """Spread rows over spans of time; a step counts where its middle lies, and its phases where they do."""
+    """Spread rows over spans of time. A step counts in the span of its middle; its phases are divided among spans."""
     wall_ns = max((rank.wall_ns for rank in ranks), default=0) or 1
     count = max(1, min(count, max(len(rank.rows) for rank in ranks) // 10))
     span = wall_ns / count
@@ -157,7 +157,7 @@ def in_buckets(ranks: Sequence[RankRecord], count: int = 80) -> Buckets:
     phases = [[0.0] * len(PHASES) for _ in range(count)]
     for rank in ranks:
         for row in rank.rows:
-            at = max(0, row.end_ns - row.total_ns)  # a damaged row may be longer than its run
+            at = max(0, row.end_ns - row.total_ns)  # in a damaged file a row may be longer than its run
             middle = min(int((at + row.end_ns) / 2 / span), count - 1)
             steps[middle] += row.steps / len(ranks)
             samples[middle] += row.samples
@@ -176,11 +176,11 @@ def in_buckets(ranks: Sequence[RankRecord], count: int = 80) -> Buckets:
 
 
 def mean_device_ns(summary: Summary) -> tuple[float, ...] | None:
-    """A step on the device by phase: the mean over ranks whose device is measured; None where none is."""
+    """Return a step's phases on the device: means over the ranks whose device is measured; None if there are none."""
     measured = [rank.device_ns for rank in summary.ranks if rank.device_ns is not None]
     return tuple(fmean(column) for column in zip(*measured)) if measured else None
 
 
 def mean_step_ns(summary: Summary) -> tuple[float, ...]:
-    """A step by phase: the mean over ranks."""
+    """Return a step's phases: means over the ranks."""
     return tuple(fmean(column) for column in zip(*(rank.step_ns for rank in summary.ranks)))

@@ -1,6 +1,6 @@
-"""What this plugin uses of torch that torch keeps private: all of it, each with the reason.
+"""The private parts of torch that this plugin uses. All of them are here, each with the reason.
 
-plugins/report/tests/test_torch_private.py fails when torch changes one, or has a public way.
+plugins/report/tests/test_torch_private.py fails when torch changes one, or offers a public way.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 
 
 def at_backward_end(function: Callable[[], None]) -> Callable[[torch.Tensor], None]:
-    """Return a hook for a loss: `function` is called when a backward from it has computed all gradients.
+    """Return a hook for a loss. It calls `function` when a backward from that loss has computed all gradients.
 
-    That is before the backward waits for their reduction. Callbacks of a backward run in the order in which they were
-    queued: this one is queued when the backward begins, that of DistributedDataParallel, which waits, when its last
-    gradient is there. There is no public way to queue one.
+    At that moment the backward hasn't waited yet for the reduction of gradients. The engine runs callbacks in the
+    order in which they were queued. This one is queued when the backward begins, and DistributedDataParallel's
+    callback, which waits, when the last gradient is computed. torch has no public way to queue one.
 
     Args:
         function: called in the thread that ends the backward.

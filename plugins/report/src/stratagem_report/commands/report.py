@@ -1,4 +1,4 @@
-"""`stratagem report RUN…`: one page of what runs spent their time on."""
+"""`stratagem report RUN…`: one page that shows how runs spent their time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAME = "report.html"
     "--port", type=click.IntRange(0, 65535), default=0, help="With --follow; any free one by default."
 )
 def report(runs: Sequence[str], output: str | None, follow: bool, port: int) -> None:
-    """Write one HTML page of what RUN, a run's folder, or several spent their time on.
+    """Write an HTML page that shows how one or several runs spent their time. RUN is a run's folder.
 
     The runs must have been recorded: `--use record`.
     """
@@ -53,7 +53,7 @@ def report(runs: Sequence[str], output: str | None, follow: bool, port: int) -> 
     path = output or (os.path.join(runs[0], NAME) if len(runs) == 1 else NAME)
     page = document(summaries)
     try:
-        # A folder's name may have bytes that are no text.
+        # A folder's name may have bytes that aren't valid text.
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page)
     except (OSError, ValueError) as error:
@@ -75,11 +75,11 @@ def _serve(runs: Sequence[str], port: int) -> None:
     """Serve the page until Ctrl-C."""
     from stratagem_report.live import LiveServer
 
-    last = _page(runs)  # refused here where there is no record
+    last = _page(runs)  # raises an error now if a run has no record
 
     def page() -> str:
         nonlocal last
-        # A rank's file that has just begun, or is gone, is no reason to show nothing.
+        # If a rank's file has just been created or was removed, keep showing the last page.
         with suppress(ConfigError):
             last = _page(runs)
         return last
@@ -103,7 +103,7 @@ def _page(runs: Sequence[str]) -> str:
 
 
 def _summaries(paths: Sequence[str]) -> list[Summary]:
-    """Read runs; those that would share a name are distinguished by their paths."""
+    """Read and summarize runs. Runs that have the same name are shown by their paths."""
     from stratagem_report.reading import read_run
     from stratagem_report.summary import summarize
 

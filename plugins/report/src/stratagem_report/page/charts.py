@@ -1,4 +1,4 @@
-"""Charts as data: what `assets/charts.js` draws by uPlot."""
+"""The data of charts, which `assets/charts.js` draws with uPlot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MOST_POINTS = 1000
-"""Points per line: more than a screen shows, for those who zoom."""
+"""Maximum number of points of a line: more than a screen shows, so that users can zoom."""
 
 
 class Line(NamedTuple):
@@ -23,21 +23,21 @@ class Chart(NamedTuple):
     """A chart of lines over one axis."""
 
     key: str
-    """Different for each chart of a page; a zoomed one is found again by it when the page is refreshed."""
+    """A different key for each chart of a page. When the page is refreshed, the key finds the zoomed chart again."""
     title: str
     lines: Sequence[Line]
     unit: str = ""
-    """Of the values, as "GiB"."""
+    """Unit of the values, such as "GiB"."""
     over: str = "step"
-    """What the axis has: "step", or "seconds"."""
+    """The horizontal axis: "step" or "seconds"."""
     from_zero: bool = False
-    """Whether the upright axis begins with 0."""
+    """Whether the vertical axis begins with 0."""
     stacked: bool = False
-    """Whether each line stands on the one before; they have the same points on the axis."""
+    """Whether each line is stacked on the one before. All lines must have the same horizontal points."""
     note: str = ""
 
     def data(self) -> dict[str, Any]:
-        """Return what the page's script reads, in JSON's types; gaps are None."""
+        """Return the data for the page's script as JSON values; None is a gap."""
         lines = [dict(thinned(line.points)) for line in self.lines]
         xs = sorted({x for points in lines for x in points})
         return {
@@ -51,7 +51,7 @@ class Chart(NamedTuple):
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return as many points as a line needs: of more, the lowest and highest of each span, so that peaks stay."""
+    """Return the points to draw. Of many, keep the lowest and the highest of each span, so that peaks remain."""
     if len(points) <= MOST_POINTS:
         return points
     size = math.ceil(2 * len(points) / MOST_POINTS)

@@ -1,4 +1,4 @@
-"""The page: one HTML file without any other, for one or several runs."""
+"""The page: a single HTML file, for one or several runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from stratagem_report.summary import Summary, mean_device_ns
 
 RUN_COLORS = ("run0", "run1", "run2", "run3", "run4", "run5")
 MOST_CURVES = 24
-"""Metrics that are drawn."""
+"""Maximum number of metrics with a chart."""
 
 
 def document(summaries: Sequence[Summary], *, live: bool = False) -> str:
     """Return the page of some runs.
 
     Args:
-        summaries: of one or several runs, with different names.
-        live: whether the page fetches itself again while it is looked at.
+        summaries: of one or several runs with different names.
+        live: whether an open page refreshes itself.
     """
     templates = Environment(
         loader=PackageLoader("stratagem_report.page", "templates"), autoescape=True, undefined=StrictUndefined
@@ -60,7 +60,7 @@ def document(summaries: Sequence[Summary], *, live: bool = False) -> str:
 
 
 def _run(summary: Summary, charts: RunCharts) -> dict[str, Any]:
-    """Return what the template reads of one run."""
+    """Return one run's values for the template."""
     memory = memory_of(summary)
     return {
         "name": summary.run.name,
@@ -80,7 +80,7 @@ def _run(summary: Summary, charts: RunCharts) -> dict[str, Any]:
 
 
 def _settings(summaries: Sequence[Summary]) -> list[tuple[str, list[str], bool]]:
-    """Return (setting, its value in each run, whether runs differ): those that differ first."""
+    """Return (setting, its value in each run, whether the values differ), with differing settings first."""
     every = [summary.run.settings for summary in summaries]
     names = dict.fromkeys(name for settings in every for name in settings)
     rows = [(name, [settings.get(name, "") for settings in every]) for name in names]
@@ -91,7 +91,7 @@ def _settings(summaries: Sequence[Summary]) -> list[tuple[str, list[str], bool]]
 
 
 def _metric_charts(summaries: Sequence[Summary]) -> list[Chart]:
-    """Return a chart for each metric, with a line for each run that has it."""
+    """Return a chart for each metric, with a line for each run that logged it."""
     charts = []
     for name in dict.fromkeys(name for summary in summaries for name in summary.run.metrics):
         having = [
@@ -117,7 +117,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(script: str, live: bool) -> str:
-    """Return the page's Content-Security-Policy: no other script runs, and nothing else is fetched."""
+    """Return the page's Content-Security-Policy: only our script runs, and nothing else is loaded."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = "; connect-src 'self'" if live else ""
     return (
@@ -127,6 +127,6 @@ def _policy(script: str, live: bool) -> str:
 
 
 def _site() -> str:
-    """Return where the documentation is, by the distribution's metadata; empty where that has no such URL."""
+    """Return the address of the documentation from the distribution's metadata; empty if it has none."""
     urls = (each.partition(", ") for each in metadata("stratagem-report").get_all("Project-URL") or ())
     return next((url.rstrip("/") for label, _, url in urls if label == "Documentation"), "")

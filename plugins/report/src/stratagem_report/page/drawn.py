@@ -1,4 +1,4 @@
-"""What is drawn by HTML alone: places for charts, bars, keys of colours, an axis."""
+"""Parts of the page that need only HTML: places for charts, bars, colour keys, an axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stratagem_report.page.text import escape
 
 
 def card(chart: Chart) -> str:
-    """Return the place of a chart; the page's script draws it there."""
+    """Return the place of a chart. The page's script draws the chart there."""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     has_points = any(line.points for line in chart.lines)
     place = f'<div class="plot" data-chart="{escape(chart.key)}"></div>' if has_points else ""
@@ -17,7 +17,7 @@ def card(chart: Chart) -> str:
 
 
 def x_axis(low: float, high: float, text: Callable[[float], str]) -> str:
-    """Return the labels of both ends, and of the middle."""
+    """Return labels for both ends and the middle of an axis."""
     if high == low:
         return f'<div class="xs"><span style="left:0">{escape(text(low))}</span></div>'
     places = ((0, low), (50, (low + high) / 2), (100, high))
@@ -26,7 +26,7 @@ def x_axis(low: float, high: float, text: Callable[[float], str]) -> str:
 
 
 def bar(parts: Iterable[tuple[str, str, float]]) -> str:
-    """Return a bar divided in parts: (label, CSS variable, share of the whole width)."""
+    """Return a bar of parts: (label, CSS variable, share of the whole width)."""
     drawn = "".join(
         f'<i style="width:{100 * share:.3f}%;background:var(--{color})" title="{escape(label)}"></i>'
         for label, color, share in parts
@@ -36,7 +36,7 @@ def bar(parts: Iterable[tuple[str, str, float]]) -> str:
 
 
 def key(entries: Iterable[tuple[str, str]]) -> str:
-    """Return what colours mean: (label, CSS variable)."""
+    """Return a colour key: (label, CSS variable)."""
     drawn = "".join(
         f'<li><i style="background:var(--{color})"></i>{escape(label)}</li>' for label, color in entries
     )

@@ -1,4 +1,4 @@
-"""A step on each rank: by the host's clock, and on the device where its events tell."""
+"""A step on each rank: by the host's clock, and by the device's events if they are measured."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stratagem_report.phases import OTHER, PHASES
 from stratagem_report.summary import RankSummary, Summary
 
 MOST_RANKS = 64
-"""Rows of the table of ranks."""
+"""Maximum number of rows in the table of ranks."""
 
 
 def ranks_section(summary: Summary) -> str:
-    """Return lanes and a table of what each rank's step divides into."""
+    """Return lanes and a table with the phases of each rank's step."""
     ranks = summary.ranks
     seen = [
         phase
@@ -80,7 +80,7 @@ def _table(summary: Summary, seen: Sequence[int]) -> str:
 
 
 def _clocks(ranks: Sequence[RankSummary]) -> str:
-    """Say what the host's times are, and what the device's; nothing where there are only the host's."""
+    """Explain the host's and the device's times; empty if there are only the host's."""
     counts = sorted(rank.device_samples for rank in ranks if rank.device_ns is not None)
     if not counts:
         return ""

@@ -1,4 +1,4 @@
-"""The sections of one run: where its time went, its speed, its steps, its ranks, its plan."""
+"""The sections about one run: its time, speed, steps, ranks and plan."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PART_COLORS = {
 
 
 class RunCharts(NamedTuple):
-    """What is drawn of one run, in addition to its metrics."""
+    """Charts of one run, in addition to its metrics."""
 
     through: list[Chart]
-    """Speed, and shares of the time, through the run."""
+    """Speed, and shares of the time, over the run."""
     memory: list[Chart]
 
 
@@ -42,7 +42,7 @@ def run_sections(summary: Summary, charts: RunCharts) -> str:
 
     Args:
         summary: of the run.
-        charts: that the sections have places for.
+        charts: the charts to place in the sections.
     """
     ranks = summary.run.attempts[-1]
     shown = lanes_of([rank.own_ns for rank in summary.ranks])
@@ -70,11 +70,11 @@ def run_sections(summary: Summary, charts: RunCharts) -> str:
 
 
 def run_charts(summary: Summary, prefix: str) -> RunCharts:
-    """Return the charts that `run_sections` has places for.
+    """Return the charts that `run_sections` places.
 
     Args:
         summary: of the run.
-        prefix: of their keys, different for each run of a page.
+        prefix: of the charts' keys; different for each run of a page.
     """
     return RunCharts(_throughput_charts(summary, prefix), _memory_charts(summary, prefix))
 

@@ -1,4 +1,4 @@
-"""What the page and the command say of a run in sentences."""
+"""Sentences about a run, for the page and the command."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stratagem_report.phases import PHASES
 from stratagem_report.summary import Summary, mean_device_ns
 
 MEMORY_NAMES = ("allocated_bytes", "resident_bytes")
-"""Which of a rank's figures is shown first, where it is there: the device's before the host's."""
+"""Which memory figure to show: the device's if it exists, otherwise the host's."""
 
 
 def words(summary: Summary) -> list[str]:
-    """Return what there is to say of a run first, in sentences."""
+    """Return the main facts about a run in sentences."""
     parts, wall = summary.goodput.parts, summary.goodput.wall_s
     world = len(summary.ranks)
     speed = f"{number(summary.steps_per_s)} steps/s"
@@ -38,7 +38,7 @@ def words(summary: Summary) -> list[str]:
 
 
 def warnings(summary: Summary) -> list[str]:
-    """Return a sentence for each slow rank."""
+    """Return a sentence about each slow rank."""
     slow = {each.rank: f"{100 * (each.ratio - 1):.0f} %" for each in summary.slow}
     sentences = [
         f"rank {summary.ranks[each.rank].rank} is {slow[each.rank]} slower than the others: its own work takes "
@@ -56,7 +56,7 @@ def warnings(summary: Summary) -> list[str]:
 
 
 def fastest(summaries: Sequence[Summary]) -> str:
-    """Say which of several runs trained fastest, by samples where all tell."""
+    """Return a sentence that names the fastest run, by samples per second if all runs have them."""
     unit = "samples/s" if all(summary.samples_per_s is not None for summary in summaries) else "steps/s"
     speeds = [
         (summary.samples_per_s if unit == "samples/s" else None) or summary.steps_per_s
@@ -74,7 +74,7 @@ def fastest(summaries: Sequence[Summary]) -> str:
 
 
 def memory_of(summary: Summary) -> tuple[str, list[int]] | None:
-    """Return the name of the memory that matters on these devices, and each rank's peak; None where unknown."""
+    """Return the name of the memory figure to show, and each rank's peak; None if it is unknown."""
     for name in MEMORY_NAMES:
         if all(name in rank.peak_bytes for rank in summary.ranks):
             return name.removesuffix("_bytes"), [rank.peak_bytes[name] for rank in summary.ranks]
@@ -82,7 +82,7 @@ def memory_of(summary: Summary) -> tuple[str, list[int]] | None:
 
 
 def _device_words(summary: Summary) -> list[str]:
-    """Say what a step took the devices, or that it isn't known; nothing of CPUs."""
+    """Return how long a step takes on the devices, or that it isn't measured; empty for CPUs."""
     sentences = []
     if (took := mean_device_ns(summary)) is not None:
         order = sorted((phase for phase, ns in enumerate(took) if ns > 0), key=lambda phase: -took[phase])

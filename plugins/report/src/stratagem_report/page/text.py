@@ -1,4 +1,4 @@
-"""Numbers and words of the page."""
+"""Formatting of numbers and words on the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["duration", "escape", "milliseconds", "number", "percent", "plural"]
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Return a number with so many significant digits, and separated thousands."""
+    """Return a number with `digits` significant digits, and separators between thousands."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -21,7 +21,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a span of time, as "1 h 02 min"."""
+    """Return a duration, such as "1 h 02 min"."""
     if seconds == 0:
         return "0 s"
     if seconds < 0.9995:
@@ -42,7 +42,7 @@ def milliseconds(ns: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of one; whole above ten."""
+    """Return a share of 1 in percent, without decimals from 10 % on."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
 

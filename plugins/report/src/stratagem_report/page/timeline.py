@@ -1,4 +1,4 @@
-"""Steps of each rank on one axis of time."""
+"""A timeline with the steps of each rank."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ COLORS: tuple[str, ...] = (
 )
 """Phase → name of a CSS variable."""
 MOST_LANES = 16
-"""Ranks that are drawn; of more, the slowest and the fastest."""
+"""Maximum number of ranks to draw. Of more ranks, the slowest and the fastest are drawn."""
 TYPICAL, AROUND = 10, 2
-"""Steps of a typical span, and on both sides of the longest step."""
+"""Number of steps in the typical window, and on each side of the longest step."""
 
 
 class Window(NamedTuple):
-    """Some rows of each rank."""
+    """A range of rows, the same for each rank."""
 
     title: str
     note: str
     first: int
     last: int
-    """Indices into rows, the last one included."""
+    """Indices of the first and last row, both included."""
 
 
 def windows(ranks: Sequence[RankRecord]) -> list[Window]:
-    """Choose what to draw: steps from the middle, and the longest one with its neighbours."""
+    """Choose what to draw: steps from the middle, and the longest step with its neighbours."""
     last = min(len(rank.rows) for rank in ranks)
     rows = ranks[0].rows[:last]
     single = [index for index, row in enumerate(rows) if row.steps == 1][WARM_UP:]
@@ -65,13 +65,13 @@ def windows(ranks: Sequence[RankRecord]) -> list[Window]:
 
 
 def _run_length(indices: Sequence[int], first: int) -> int:
-    """How many of `indices` follow each other from `first` on, at most as many as are drawn."""
+    """Return how many of `indices` are consecutive from `first` on, at most `TYPICAL`."""
     known = frozenset(indices)
     return next((length for length in range(TYPICAL) if first + length not in known), TYPICAL)
 
 
 def timeline(ranks: Sequence[RankRecord], window: Window, shown: Sequence[int]) -> str:
-    """Return lanes of the ranks `shown` (indices); each step's phases in the order in which they usually come."""
+    """Return lanes of the ranks `shown` (indices). A step's phases are drawn in their usual order."""
     chosen = [(ranks[index], ranks[index].rows[window.first : window.last + 1]) for index in shown]
     origin = min(begin_s(rank, rows[0]) for rank, rows in chosen)
     span = max(end_s(rank, rows[-1]) for rank, rows in chosen) - origin or 1e-9
@@ -102,17 +102,17 @@ def timeline(ranks: Sequence[RankRecord], window: Window, shown: Sequence[int]) 
 
 
 def begin_s(rank: RankRecord, row: Row) -> float:
-    """When a row begins, in seconds since 1970."""
+    """Return when a row begins, in seconds since 1970."""
     return rank.began + (row.end_ns - row.total_ns) / 1e9
 
 
 def end_s(rank: RankRecord, row: Row) -> float:
-    """When a row ends, in seconds since 1970."""
+    """Return when a row ends, in seconds since 1970."""
     return rank.began + row.end_ns / 1e9
 
 
 def lanes_of(own_ns: Sequence[float]) -> list[int]:
-    """Return which ranks to draw: all, or the slowest and the fastest."""
+    """Return the indices of the ranks to draw: all, or the slowest and the fastest."""
     order = sorted(range(len(own_ns)), key=lambda index: own_ns[index])
     if len(order) > MOST_LANES:
         order = order[: MOST_LANES // 2] + order[-MOST_LANES // 2 :]

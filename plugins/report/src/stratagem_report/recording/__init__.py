@@ -1,1 +1,1 @@
-"""What runs in each rank while a run is recorded."""
+"""The part that runs in each rank while a run is recorded."""

@@ -1,4 +1,4 @@
-"""`PhaseClock`: divides a process's wall time into phases that add up to it; `TimedClock` asks the device, too."""
+"""`PhaseClock`: divides a process's wall time into phases. `TimedClock` also notifies `DeviceTimes`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class PhaseClock:
-    """Counts the nanoseconds of each phase; there is one phase at any moment.
+    """Counts the nanoseconds of each phase. There is exactly one current phase at any time.
 
-    A phase of a step that begins within one of the long ones (start, validation, checkpoint, load) doesn't
-    interrupt it: a collective of a validation belongs to the validation.
+    Start, validation, checkpoint and load are long phases. A phase of a step that begins within one of them doesn't
+    interrupt it: a collective call during a validation counts as validation.
 
     Args:
-        began_ns: when the first phase, "start", began, by `perf_counter_ns`.
+        began_ns: `perf_counter_ns` at the beginning of the first phase, "start".
 
     Attributes:
-        ns: nanoseconds by phase since the last `take`, without those since the last change of phase.
-        phase: the current one.
-        now_ns: when it began.
+        ns: nanoseconds by phase from the last `take` to the last change of phase.
+        phase: the current phase.
+        now_ns: when the current phase began.
     """
 
     __slots__ = ("now_ns", "ns", "phase")
@@ -35,7 +35,7 @@ class PhaseClock:
         self.phase, self.now_ns = START, began_ns
 
     def enter(self, phase: int) -> int:
-        """Begin a phase; returns the one to go back to with `leave`."""
+        """Begin a phase. Returns the phase to pass to `leave`."""
         before = self.phase
         if before >= START and phase < before:
             return before
@@ -45,13 +45,13 @@ class PhaseClock:
         return before
 
     def leave(self, before: int) -> None:
-        """Go back to the phase that `enter` returned."""
+        """Return to the phase that `enter` returned."""
         now = perf_counter_ns()
         self.ns[self.phase] += now - self.now_ns
         self.now_ns, self.phase = now, before
 
     def take(self, until_change: bool = False) -> list[int]:
-        """Return the nanoseconds by phase, up to now or to the last change of phase, and count from there again."""
+        """Return the nanoseconds by phase, up to now or to the last change of phase, and restart from there."""
         taken = self.ns
         if not until_change:
             now = perf_counter_ns()
@@ -61,17 +61,17 @@ class PhaseClock:
         return taken
 
     def end_start(self) -> None:
-        """Go on with a step's own phases, once there is a step."""
+        """End the start, and begin a step's own phases."""
         self.leave(OTHER)
 
 
 class TimedClock(PhaseClock):
-    """Tells what measures the device where phases of the host change.
+    """Tells `DeviceTimes` about changes of phase on the host.
 
-    A separate class, so that processes on the CPU don't load it.
+    It is a separate class, so that processes on the CPU don't import `DeviceTimes`.
 
     Args:
-        began_ns: as of `PhaseClock`.
+        began_ns: as in `PhaseClock`.
         device: notified of each change of phase in the steps that it samples.
     """
 
@@ -82,28 +82,28 @@ class TimedClock(PhaseClock):
         self._device = device
 
     def enter(self, phase: int) -> int:
-        """Begin a phase, as of `PhaseClock`."""
+        """Begin a phase; see `PhaseClock`."""
         before = super().enter(phase)
         if self._device.is_sampling and self.phase != before:
             self._device.change(before, self.phase, self.now_ns)
         return before
 
     def leave(self, before: int) -> None:
-        """Go back to a phase, as of `PhaseClock`."""
+        """Return to a phase; see `PhaseClock`."""
         ended = self.phase
         super().leave(before)
         if self._device.is_sampling and ended != before:
             self._device.change(ended, before, self.now_ns)
 
     def take(self, until_change: bool = False) -> list[int]:
-        """End a step, as of `PhaseClock`; one up to the last change of phase isn't kept of the device."""
+        """End a step; see `PhaseClock`. With `until_change`, the device's times of the step are dropped."""
         taken = super().take(until_change)
         self._device.end_step(self.phase, is_whole=not until_change)
         return taken
 
 
 def process_age_ns() -> int:
-    """How long this process has been running, to some 10 ms; 0 where the system doesn't tell."""
+    """Return how long this process has been running, with a precision of about 10 ms; 0 if the system doesn't say."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             started_ticks = int(file.read().rpartition(")")[2].split()[19])

@@ -1,4 +1,4 @@
-"""`DeviceTimes`: how long an asynchronous device took for each phase of some steps, measured by its events."""
+"""`DeviceTimes`: measures how long an asynchronous device takes for each phase of some steps, with device events."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import torch
 from stratagem_report.phases import PHASES, START
 
 WARM_UP = 2
-"""Steps at the beginning that aren't sampled: much is made in them."""
+"""Number of first steps that aren't sampled, because they also build caches and graphs."""
 EVERY = 10
-"""One of so many steps is sampled, at most."""
+"""At most one of so many steps is sampled."""
 SAMPLES_PER_STRIDE = 512
-"""After so many samples, half as many steps are sampled: a record grows with the logarithm of the run's length."""
+"""After so many samples, the interval doubles, so that a record grows with the logarithm of the run's length."""
 MOST_OUTSTANDING = 4
-"""Sampled steps that the device may not have done yet; no other one is sampled until it has done the oldest."""
+"""Maximum number of sampled steps that the device hasn't finished. Above it, no further step is sampled."""
 MOST_EDGES = 1024
-"""Changes of phase in a sampled step; a step with more of them isn't sampled."""
+"""Maximum number of phase changes in a sampled step. A step with more isn't sampled."""
 COST_SHARE = 1 / 400
-"""Share of the training time that the sampling may take on the host. Beyond it, sampling pauses."""
+"""Maximum share of the training time that sampling may take on the host. Above it, sampling pauses."""
 
 
 class TimedEvent(Protocol):
-    """What is used of `torch.Event`: a point in the work that is queued on a device."""
+    """The used part of `torch.Event`: a point in a device's queue of work."""
 
     def query(self) -> bool:
         """Whether the device has passed it. Doesn't wait."""
 
     def elapsed_time(self, end_event: Any, /) -> float:
-        """Milliseconds between this event and another on the device, which must have passed both."""
+        """Return the milliseconds between this event and a later one. The device must have passed both."""
 
 
 class Events(Protocol):
     """Makes events of one device."""
 
     def make(self) -> TimedEvent:
-        """Return one that can be timed."""
+        """Return an event that measures time."""
 
     def record(self, event: Any) -> None:
-        """Queue it behind what is queued on the device. Doesn't wait."""
+        """Put it at the end of the device's queue. Doesn't wait."""
 
     def is_capturing(self) -> bool:
-        """Whether what is queued now goes into a graph, to be run later."""
+        """Whether work that is queued now becomes part of a graph that runs later."""
 
 
 class TorchEvents:
-    """`torch.Event` on the current stream of a device.
+    """Makes `torch.Event`s, and records them on a device's current stream.
 
     Args:
         device: not the CPU.
@@ -63,40 +63,40 @@ class TorchEvents:
         """Return an event.
 
         Raises:
-            RuntimeError: the device has none, or none that can be read without waiting.
+            RuntimeError: the device has no events, or reading them would wait for the device.
         """
         if self._device.type == "mps":
-            # MPSEventPool::elapsedTime commits what is queued and waits until it is done.
+            # MPSEventPool::elapsedTime commits all queued work, and waits for it.
             raise RuntimeError("reading an event of mps waits for all that is queued")
         event: TimedEvent = torch.Event(self._device, enable_timing=True)
         return event
 
     def record(self, event: Any) -> None:
-        """Queue it on the current stream, also where another device is the current one.
+        """Record it on the device's current stream, even if another device is the current one.
 
         Raises:
             RuntimeError: the device has no events.
-            ValueError: the device isn't the accelerator that torch knows here.
+            ValueError: the device isn't the accelerator of this torch.
         """
         event.record(torch.accelerator.current_stream(self._device))
 
     def is_capturing(self) -> bool:
-        """Whether a graph is being captured; False where the device has none."""
+        """Whether a graph is being captured; False if the device has no graphs."""
         return self._is_capturing is not None and bool(self._is_capturing())
 
 
 class DeviceTimes:
-    """Puts an event at each change of phase of some steps, and reads them in later steps, once they are done.
+    """Records an event at each change of phase of some steps. Later steps read the events that the device has passed.
 
-    Nothing here waits for the device. What an event's recording and reading takes of the host is measured, and steps
-    are sampled only while that is at most `COST_SHARE` of the time.
+    Nothing here waits for the device. The host's time for recording and reading is measured, and steps are sampled
+    only while it is at most `COST_SHARE` of the training time.
 
     Args:
-        events: of the device.
+        events: makes the device's events.
 
     Attributes:
-        is_sampling: whether the current step is sampled; if so, report its changes of phase.
-        why_not: why nothing is measured any more.
+        is_sampling: whether the current step is sampled. If so, call `change` at its changes of phase.
+        why_not: the reason why nothing is measured any more, or None.
     """
 
     def __init__(self, events: Events) -> None:
@@ -104,25 +104,25 @@ class DeviceTimes:
         self.why_not: str | None = None
         self._events = events
         self._steps = -1
-        """That are over; the start, which comes before the first, counts, too."""
+        """Number of finished steps. The start counts as one: hence −1 at first."""
         self._next, self._every, self._samples = WARM_UP, EVERY, 0
         self._began_ns = self._cost_ns = 0
         self._phases: list[int] = []
-        """Phases of the current step, each between two events."""
+        """Phases of the current step. Each lies between two events."""
         self._edges: list[TimedEvent] = []
         self._outstanding: deque[tuple[int, list[int], list[TimedEvent]]] = deque()
         self._free: list[TimedEvent] = []
         self._rows: list[list[int]] = []
 
     def change(self, ended: int, begun: int, now_ns: int) -> None:
-        """Note that a phase of a sampled step ends, and another begins.
+        """Record that a phase of a sampled step ends, and another one begins.
 
-        A step in which the run validates, saves or loads isn't a typical one: the next one is sampled instead.
+        A step in which the run validates, saves or loads isn't typical: the next step is sampled instead.
 
         Args:
-            ended: the phase before.
-            begun: the phase from now on.
-            now_ns: by `perf_counter_ns`.
+            ended: the phase that ends.
+            begun: the phase that begins.
+            now_ns: `perf_counter_ns` at this moment.
         """
         if begun >= START or len(self._phases) >= MOST_EDGES:
             self._put_off()
@@ -138,11 +138,11 @@ class DeviceTimes:
         self._cost_ns += perf_counter_ns() - now_ns
 
     def end_step(self, phase: int, is_whole: bool = True) -> None:
-        """Note that a step, or the start, is over; read what is done, and begin to sample where it is due.
+        """Record that a step, or the start, has ended. Read finished events, and begin to sample if it is due.
 
         Args:
-            phase: the current one.
-            is_whole: whether the step's end is now. If not, it isn't kept, and none is begun.
+            phase: the current phase.
+            is_whole: whether the step ends now. Otherwise it is dropped, and no sample begins.
         """
         if self.why_not is not None:
             return
@@ -168,7 +168,7 @@ class DeviceTimes:
         self._cost_ns += perf_counter_ns() - now_ns
 
     def take(self) -> list[list[int]]:
-        """Return what was read since the last call: of each sampled step its number, and nanoseconds by phase."""
+        """Return the samples read since the last call: each step's number and its nanoseconds by phase."""
         taken, self._rows = self._rows, []
         return taken
 
@@ -185,7 +185,7 @@ class DeviceTimes:
         self._events.record(event)
 
     def _drop(self) -> None:
-        """End the sampling of the current step."""
+        """Stop sampling the current step."""
         self.is_sampling = False
         self._phases, self._edges = [], []
 
@@ -198,7 +198,7 @@ class DeviceTimes:
     def _read(self) -> None:
         while self._outstanding:
             step, phases, events = self._outstanding[0]
-            # The last one first: where all are on one stream, it is the last to be done.
+            # Look at the last event first: if all are on one stream, it is passed last.
             if not all(event.query() for event in reversed(events)):
                 return
             self._outstanding.popleft()
@@ -219,9 +219,9 @@ class DeviceTimes:
 
 
 def device_times(device: torch.device) -> DeviceTimes | None:
-    """Return what measures a device; None for the CPU, whose times are the host's. Doesn't touch the device.
+    """Return the object that measures a device; None for the CPU, whose times are the host's. Doesn't use the device.
 
     Args:
-        device: of this process; the first one, where it has several.
+        device: of this process; if it has several, the first one.
     """
     return None if device.type == "cpu" else DeviceTimes(TorchEvents(device))

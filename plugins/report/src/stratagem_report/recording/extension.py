@@ -1,4 +1,4 @@
-"""`Record`: the extension `record`, which wraps three hooks of any strategy."""
+"""`Record`: the extension `record`, which works with any strategy by wrapping hooks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """Records a training run into its folder, each rank separately. Inert where nothing is trained."""
+    """Records a training run in its folder, each rank separately. Does nothing in runs that don't train."""
 
     def __init__(self) -> None:
         self._launched_ns: int | None = None
@@ -43,13 +43,13 @@ class Record:
 
     @hookimpl(wrapper=True)
     def launch(self, request: LaunchRequest) -> Generator[None, Launcher, Launcher]:
-        """In the launching process, which is a rank itself where there is one process: its record begins here."""
+        """Note when the launching process starts. If it is itself a rank, its record begins here."""
         self._launched_ns = perf_counter_ns()
         return (yield)
 
     @hookimpl(wrapper=True)
     def reduce(self, request: ReduceRequest) -> Generator[None, Collectives, Collectives]:
-        """Begin to count, and count what goes through the collectives."""
+        """Create the recorder, and wrap the collectives."""
         began_ns = self._launched_ns
         if began_ns is None:
             began_ns = perf_counter_ns() - process_age_ns()
@@ -70,10 +70,10 @@ class Record:
 
     @hookimpl(wrapper=True)
     def setup(self, request: SetupRequest) -> Generator[None, Prepared, Prepared]:
-        """Begin the file, where something is trained, and time the steps.
+        """Open the file if the run trains, and wrap the prepared model.
 
         Raises:
-            ConfigError: the run keeps no files, or none on this machine.
+            ConfigError: the run keeps no files, or keeps them at a URL.
         """
         recorder = self._recorder
         if recorder is None or not request.loop.training:
@@ -94,7 +94,7 @@ class Record:
 
     @hookimpl(wrapper=True)
     def checkpoint(self, request: CheckpointRequest) -> Generator[None, Checkpointer, Checkpointer]:
-        """Time what is written and read."""
+        """Wrap the checkpointer, to time writing and reading."""
         checkpointer = yield
         return checkpointer if self._recorder is None else RecordedCheckpointer(checkpointer, self._recorder)
 
@@ -118,6 +118,6 @@ class Record:
                 f"the record of rank {collectives.rank} can't be written into {run_dir}: {error.strerror}; name "
                 "another run_dir, or leave 'record' out"
             ) from error
-        # Other collectives would make every rank wait; the page names slow ranks there, too.
+        # Without a process group, an exchange would make every rank wait. There only the page names slow ranks.
         if collectives.world_size > 1 and collectives.process_group is not None:
             recorder.watch = StragglerWatch(collectives, recorder.note_slow)

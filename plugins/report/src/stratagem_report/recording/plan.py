@@ -1,4 +1,4 @@
-"""The run's plan, for the record."""
+"""The run's plan, as the record has it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def plan_of(config: RunConfig) -> list[list[str]]:
-    """Return what the run is made of, a row for each part: its kind, its name, where it comes from and why.
+    """Return a row for each component of the run: its kind, its name, and its origin with the reason.
 
     Args:
-        config: this worker's.
+        config: this worker's configuration.
     """
     return [
         [each.kind, each.name, " · ".join(filter(None, (each.origin, each.why)))]

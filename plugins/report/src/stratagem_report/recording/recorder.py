@@ -1,4 +1,4 @@
-"""`Recorder`: one rank's record of a run, written into the run's folder while it runs."""
+"""`Recorder`: writes one rank's record into the run's folder during the run."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from stratagem_report.recording.stragglers import StragglerWatch
 
 FLUSH_NS = 1_000_000_000
-"""Between two accesses to the file, at least: a killed process loses at most what came within it."""
+"""Minimum time between two writes to the file. A killed process loses at most this much of its record."""
 ROWS_PER_STRIDE = 4096
-"""After so many rows, a row is of twice as many steps: a record grows with the logarithm of the run's length."""
+"""After so many rows, the number of steps per row doubles: a record grows with the logarithm of the run's length."""
 
 
 class Recorder:
     """Divides this rank's time into phases, step by step.
 
-    Until `open` it counts and keeps nothing.
+    Before `open` it counts, but keeps nothing.
 
     Args:
-        world_size: how many ranks there are.
-        began_ns: when this rank's part of the run began, by `perf_counter_ns`.
-        memory: bytes in use on the device, by name.
-        device: measures what the device takes for each phase; None where the host's time is the device's.
+        world_size: number of ranks.
+        began_ns: `perf_counter_ns` at the beginning of this rank's part of the run.
+        memory: returns the bytes in use on the device, by name.
+        device: measures the device's time for each phase; None if the host's times are the device's.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Recorder:
         """Whether an optimizer has stepped since the last row."""
         self.samples = 0
         self.steps = 0
-        """Optimizer steps that are over."""
+        """Number of finished optimizer steps."""
         self.watch: StragglerWatch | None = None
         self._began_ns, self._memory, self._device = began_ns, memory, device
         self._writer: Writer | None = None
@@ -65,20 +65,20 @@ class Recorder:
 
     @property
     def is_open(self) -> bool:
-        """Whether what is counted is kept."""
+        """Whether counts are written to a file."""
         return self._writer is not None
 
     def open(self, run_dir: str, attempt: int, rank: int, header: Mapping[str, Any]) -> None:
-        """Begin the file. Not collective.
+        """Create the file. Not collective.
 
         Args:
-            run_dir: the run's folder; made if needed.
-            attempt: which start of the run this is, the same on all ranks.
-            rank: this process among all.
-            header: JSON-able; what the file says of the rank.
+            run_dir: the run's folder; created if needed.
+            attempt: number of this start of the run; the same on all ranks.
+            rank: this process's global rank.
+            header: JSON values for the file's first line.
 
         Raises:
-            OSError: the file can't be made.
+            OSError: the file can't be created.
         """
         self._writer = Writer(record_path(run_dir, attempt, rank))
         began = time.time() - (perf_counter_ns() - self._began_ns) / 1e9
@@ -89,18 +89,18 @@ class Recorder:
     # Per step -----------------------------------------------------------------------------------
 
     def before_data(self) -> None:
-        """A batch is going to be read: what was stepped before is over."""
+        """A batch is about to be read: a step that has ended before is recorded."""
         self._reads_loader = True
         if self.stepped or self.clock.phase == START:
             self.end_step()
 
     def before_forward(self) -> None:
-        """A forward of training begins; ends a step where batches aren't read through the strategy."""
+        """A training forward begins. Ends the last step if batches aren't read through the strategy."""
         if self.clock.phase == START or (self.stepped and not self._reads_loader):
             self.end_step()
 
     def end_step(self) -> None:
-        """End a step, or the start."""
+        """End a step or the start."""
         clock = self.clock
         if clock.phase == START:
             clock.end_start()
@@ -120,7 +120,7 @@ class Recorder:
 
     @contextmanager
     def timed(self, phase: int) -> Iterator[None]:
-        """Around what belongs to a phase; does nothing in another thread than the loop's."""
+        """Count the time inside as `phase`. Does nothing in threads other than the loop's."""
         if get_ident() != self._thread:
             yield
             return
@@ -133,19 +133,19 @@ class Recorder:
     # The file -----------------------------------------------------------------------------------
 
     def event(self, name: str, **what: Any) -> None:
-        """Note something that happened, after how many steps of this attempt; it is written at once."""
+        """Record an event with the number of steps so far in this attempt. It is written at once."""
         self._lines.append(json.dumps({"event": name, "step": self.steps + self.stepped, **what}))
         self.flush()
 
     def note_slow(self, rank: int, step: int, ratio: float, phase: str) -> None:
-        """Note that a rank is slower than the others."""
+        """Record that a rank is slower than the others."""
         self.event("slow", rank=rank, at_step=step, ratio=ratio, phase=phase)
 
     def flush(self) -> None:
-        """Write all events recorded so far, in one write that ends with a newline."""
+        """Write all rows and events so far, in one write that ends with a newline."""
         self._flushed_ns = self.clock.now_ns
         if self._writer is None:
-            # No one wants it; a fit that is recorded opens before its first step.
+            # Nothing is recorded: a fit that is recorded opens the file before its first step.
             self._steps.clear()
             return
         steps, self._steps = self._steps, []
@@ -170,10 +170,10 @@ class Recorder:
             self._lines.append(json.dumps({"event": "untimed", "step": self.steps, "why": device.why_not}))
 
     def begin_end(self, failed: bool) -> None:
-        """The loop is over: what comes now, and what came since the last that is timed, is the end.
+        """The loop is over: all time since the last change of phase counts as the end.
 
         Args:
-            failed: whether the rank is ending with an error. Collective otherwise.
+            failed: whether the rank ends with an error. If not, the call is collective.
         """
         if self._writer is None:
             return
@@ -184,7 +184,7 @@ class Recorder:
         self.clock.phase = END
 
     def close(self, end: str) -> None:
-        """End the record, and wait until it is written; does nothing where it is closed already. Not collective.
+        """End the record, and wait until it is written. Does nothing if it is closed already. Not collective.
 
         Args:
             end: "done", "stopped" or "failed".
@@ -198,7 +198,7 @@ class Recorder:
         writer.close()
 
     def _merged(self, steps: list[tuple[int, ...]]) -> Iterator[list[int]]:
-        """Rows of so many steps each: how many, when the last one ended, samples, nanoseconds by phase."""
+        """Yield rows of `_stride` steps: number of steps, end of the last one, samples, nanoseconds by phase."""
         began = self._began_ns
         for start in range(0, len(steps), self._stride):
             group = steps[start : start + self._stride]
@@ -211,7 +211,7 @@ class Recorder:
 
 
 def host_memory() -> dict[str, int]:
-    """Bytes of main memory that this process occupies; empty where the system doesn't tell."""
+    """Return the bytes of main memory that this process uses; empty if the system doesn't say."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return {"resident_bytes": int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")}

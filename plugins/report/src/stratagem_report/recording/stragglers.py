@@ -1,4 +1,4 @@
-"""`StragglerWatch`: names slow ranks while they train."""
+"""`StragglerWatch`: names slow ranks during training."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from stratagem import Collectives
 
 WINDOW = 6
-"""Steps between two comparisons. A rank is named that was slow in two of the last three, so within 20 steps."""
+"""Number of steps between two comparisons. A rank is named if it was slow in two of three comparisons in a row."""
 FIRST = 2
-"""Steps at the beginning that don't count: much is made in them."""
+"""Number of first steps that don't count, because they also build caches and graphs."""
 SILENCE = 1000
-"""Steps before a rank that stays slow is named again."""
+"""Number of steps after which a rank that is still slow is named again."""
 
 
 class StragglerWatch:
-    """Compares the ranks' own time of the last steps, without making any of them wait.
+    """Compares the ranks' own time of the last steps, without making any rank wait.
 
-    A rank's own time is what it doesn't spend waiting for the others. Of ranks on the CPU, the processor time of
-    the loop's thread is compared, too: where a strategy communicates in its forward, all wait there for the
-    slowest, and only that distinguishes them.
+    A rank's own time is its time without waiting for others. On the CPU, the processor time of the loop's thread is
+    compared, too: if a strategy communicates in its forward, all ranks wait there for the slowest one, and only the
+    processor time shows which one that is.
 
     Args:
-        collectives: of all ranks, with a process group of torch's.
+        collectives: of all ranks, with a torch process group.
         note: called on rank 0 with a slow rank's (rank, step, ratio, phase).
     """
 
@@ -47,17 +47,17 @@ class StragglerWatch:
         self._mine = torch.zeros(2 + len(OWN), dtype=torch.float64)
         self._everyone = [torch.empty_like(self._mine) for _ in range(collectives.world_size)]
         self._sent: tuple[int, Any] | None = None
-        """The step and torch's `Work` of an exchange that is under way."""
+        """The step and torch's `Work` of an exchange that isn't complete."""
         self._suspects: deque[set[int]] = deque(maxlen=2)
         """The slow ranks of the last two comparisons."""
         self._reported: dict[int, int] = {}
 
     def after_step(self, step: int, ns: list[int]) -> None:
-        """Count a step, and compare after every sixth. Collective in that.
+        """Count a step. After every sixth step, start a comparison, which is collective.
 
         Args:
-            step: how many are over.
-            ns: this one's nanoseconds by phase.
+            step: number of finished steps.
+            ns: this step's nanoseconds by phase.
         """
         if self._sent is not None:
             self._receive()
@@ -69,7 +69,7 @@ class StragglerWatch:
             self._send(step)
 
     def close(self, failed: bool) -> None:
-        """Take what is still under way. Collective, unless this rank failed."""
+        """Receive an exchange that isn't complete. Collective, unless this rank failed."""
         if self._sent is not None and not failed:
             self._receive(wait=True)
 
@@ -85,7 +85,7 @@ class StragglerWatch:
         self._cpu_ns = cpu_ns
         self._mine.copy_(torch.tensor(mine, dtype=torch.float64))
         group = self._collectives.process_group
-        # Beside gradients of whatever backend, tensors of the CPU go through gloo, and no one waits for them.
+        # CPU tensors go through gloo, whatever backend the gradients use, and no rank waits for this exchange.
         self._sent = step, dist.all_gather(self._everyone, self._mine, group=group, async_op=True)
 
     def _receive(self, wait: bool = False) -> None:
@@ -94,7 +94,7 @@ class StragglerWatch:
         if not wait and not work.is_completed():
             return
         self._sent = None
-        with suppress(RuntimeError):  # a rank is gone; the loop's own collectives say so
+        with suppress(RuntimeError):  # a rank is gone: the loop's own collective calls report it
             work.wait()
             self._tell(step, [tensor.tolist() for tensor in self._everyone])
 
@@ -123,7 +123,7 @@ class StragglerWatch:
 
 
 def _most_different(by_phase: Sequence[Sequence[float]], rank: int) -> str:
-    """Name the phase in which a rank needs the most time beyond the others' median."""
+    """Return the phase in which a rank needs most time beyond the others' median."""
     excess = {}
     for index, phase in enumerate(OWN):
         others = [row[index] for other, row in enumerate(by_phase) if other != rank]

@@ -1,4 +1,4 @@
-"""What the extension's hooks return: the wrapped objects, timed."""
+"""Wrappers that time the objects which the extension's hooks return."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 
 class RecordedPrepared(PreparedWrapper):
-    """Times what the loop calls per step.
+    """Times the calls that the loop makes for each step.
 
     Args:
-        inner: what the strategy answered with.
-        recorder: open.
+        inner: the strategy's prepared model.
+        recorder: must be open.
     """
 
     def __init__(self, inner: Prepared, recorder: Recorder) -> None:
         super().__init__(inner)
         self._recorder, self._clock = recorder, recorder.clock
         self._phase = FORWARD
-        """What `forward_backward` begins with: the forward, where its end is seen."""
+        """Phase with which `forward_backward` begins: the forward, if its end can be seen."""
         self._calls = -1
-        """Of the module within a `forward_backward`; below 0 outside of one."""
+        """Number of calls of the module within a `forward_backward`; −1 outside of one."""
         self._syncs = True
         self._thread = get_ident()
         self._waits = recorder.world_size > 1
@@ -55,7 +55,7 @@ class RecordedPrepared(PreparedWrapper):
         self._undo: Callable[[], None] | None = None
 
     def watch_forward(self, module: nn.Module) -> None:
-        """Tell forward and backward apart by the end of `module`'s call; until `release`."""
+        """Separate forward and backward at the end of `module`'s call, until `release`."""
         self._undo = module.register_forward_hook(self.end_forward).remove
 
     def release(self) -> None:
@@ -64,7 +64,7 @@ class RecordedPrepared(PreparedWrapper):
         self.inner.release()
 
     def end_forward(self, module: Any, args: Any, output: Any) -> None:
-        """From here on it is the backward."""
+        """Begin the backward's phase."""
         if self._calls < 0 or self._phase != FORWARD or get_ident() != self._thread:
             return
         self._calls += 1
@@ -74,7 +74,7 @@ class RecordedPrepared(PreparedWrapper):
                 self._watch(output)
 
     def _watch(self, output: Any) -> None:
-        """See when a backward has computed all gradients."""
+        """Find out when a backward has computed all gradients: from then on it waits for communication."""
         if not self._waits:
             return
         loss = output.get("loss") if isinstance(output, Mapping) else output
@@ -93,7 +93,7 @@ class RecordedPrepared(PreparedWrapper):
         finally:
             self._clock.leave(before)
             if self._calls != 1:
-                # The strategy calls something else, or part by part: no moment between forward and backward.
+                # The strategy called the module never or several times: no moment separates forward and backward.
                 self._phase = FORWARD_BACKWARD
             self._calls = -1
 
@@ -187,10 +187,10 @@ class _RecordedLoader:
 
 
 class RecordedCollectives(CollectivesWrapper):
-    """Times the collectives that the loop, callbacks and users call, but not those of strategies' engines.
+    """Times the collective calls of the loop, of callbacks and of users, but not those inside strategies.
 
     Args:
-        inner: what the wrapped implementation answered with.
+        inner: the wrapped collectives.
         recorder: notified when the run is over.
     """
 
@@ -231,7 +231,7 @@ class RecordedCollectives(CollectivesWrapper):
     def close(self, failed: bool = False) -> None:
         self._recorder.begin_end(failed)
         try:
-            self.inner.close(failed)  # waits for the others, unless this rank failed
+            self.inner.close(failed)  # waits for the other ranks, unless this rank failed
         finally:
             self._recorder.close(_end(failed))
 
@@ -240,27 +240,27 @@ class RecordedCollectives(CollectivesWrapper):
 
 
 def _end(failed: bool) -> str:
-    """Return what the record says of a run that is closed: within the handling of the error that ends it, if any."""
+    """Return the record's `end` of a run that is being closed, inside the handler of an error that ends it."""
     if not failed:
         return "done"
     error = sys.exc_info()[1]
-    # A run that was asked to stop has saved, and exits with this code.
+    # A run that was asked to stop has saved its checkpoint, and exits with this code.
     is_stop = isinstance(error, SystemExit) and error.code == os.EX_TEMPFAIL
     return "stopped" if is_stop else "failed"
 
 
 class _OfData(RecordedCollectives):
-    """The ranks that read different batches; the run's own are what is closed."""
+    """The ranks that read different batches. Closing them doesn't end the record: closing the run's own does."""
 
     def close(self, failed: bool = False) -> None:
         self.inner.close(failed)
 
 
 class RecordedCheckpointer(CheckpointerWrapper):
-    """Times checkpoints, and notes where they are.
+    """Times checkpoints, and records their paths.
 
     Args:
-        inner: what the wrapped implementation answered with.
+        inner: the wrapped checkpointer.
         recorder: of the run.
     """
 

@@ -1,4 +1,4 @@
-"""`Writer`: appends to a file in its own thread, so that no disk makes a step wait."""
+"""`Writer`: appends to a file in its own thread, so that no step waits for a disk."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from threading import Thread
 
 
 class Writer:
-    """A new file, to which whole blocks are appended in order.
+    """A new file, to which complete blocks are appended in order.
 
-    Training is worth more than its record: where the disk is full, a line on standard error says that it ends.
+    A full disk must not end the training: a line on standard error says that the record ends.
 
     Args:
-        path: of the file; its folder is made if needed.
+        path: of the file; its folder is created if needed.
 
     Raises:
-        OSError: the file can't be made.
+        OSError: the file can't be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -29,11 +29,11 @@ class Writer:
         self._thread.start()
 
     def write(self, data: bytes) -> None:
-        """Append `data`, soon."""
+        """Append `data` in the background."""
         self._queue.put(data)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Wait until everything is in the file, at most so long."""
+        """Wait until everything is written, at most `timeout_s`."""
         self._queue.put(None)
         self._thread.join(timeout_s)
 
