@@ -1,7 +1,7 @@
-"""The names and values of Lightning, mapped onto Stratagem: `import stratagem_lightning as L`.
+"""Lightning's names and default values, for Stratagem: `import stratagem_lightning as L`.
 
-Submodules are `stratagem_lightning.pytorch`, `stratagem_lightning.fabric` and those below them, as Lightning's
-documentation has them: names.py is the whole table. A name that isn't here says why when it is imported.
+Submodules are `stratagem_lightning.pytorch`, `stratagem_lightning.fabric` and those below them, as in Lightning's
+documentation. names.py is the complete table. Importing a name that isn't here raises an error with the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m stratagem_lightning program.py [args]`: runs a program, or a library, of Lightning as it is."""
+"""`python -m stratagem_lightning program.py [args]`: run an unchanged Lightning program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Run a program in which `import lightning`, `pytorch_lightning` and `lightning_fa
 
 
 def main(arguments: list[str]) -> int:
-    """Run the program that the arguments name; return the exit code of a call that can't be."""
+    """Run the program that the arguments name. Returns an exit code if the arguments are wrong."""
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
         return 0
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     if not is_module and not os.path.isfile(name):
         print(f"Error: there is no program {name!r}: give the path of a file", file=sys.stderr)
         return 2
-    # As Python does it, in the place of what it has put there for `-m stratagem_lightning`.
+    # As Python sets it for a program; so far it has the path that Python sets for `-m stratagem_lightning`.
     sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.abspath(name))
     sys.argv = given
     install()

@@ -1,4 +1,4 @@
-"""`LightningArgumentParser`: a parser to which whole classes are added."""
+"""`LightningArgumentParser`: a parser to which whole classes can be added."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import torch
 from jsonargparse import ArgumentParser
 from stratagem_trainer.callbacks import Callback
 
-_CONFIG_FILE: Any = vars(jsonargparse)["ActionConfigFile"]  # public, and missing in its typed names
+_CONFIG_FILE: Any = vars(jsonargparse)["ActionConfigFile"]  # it is public, but jsonargparse's types lack it
 
 
 class LightningArgumentParser(ArgumentParser):
-    """A parser to which whole classes are added: jsonargparse's, with what a trainer's program adds."""
+    """jsonargparse's parser, with methods to add whole classes, callbacks, optimizers and schedulers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.add_argument("-c", "--config", action=_CONFIG_FILE, help="A configuration in YAML.")
         self.optimizers_added: dict[str, Any] = {}
         self.callback_keys: list[str] = []
-        """Under which keys callbacks were added, which the trainer gets."""
+        """Keys under which callbacks were added. They are passed to the trainer."""
 
     def add_lightning_class_args(
         self, lightning_class: Any, nested_key: str, subclass_mode: bool = False, required: bool = True
     ) -> None:
-        """Add a class's arguments below `nested_key`; in `subclass_mode` the class is chosen by its path.
+        """Add the arguments of a class below `nested_key`. In `subclass_mode` the class is chosen by its path.
 
-        A callback goes to the trainer.
+        A callback is passed to the trainer.
         """
         if isinstance(lightning_class, type) and issubclass(lightning_class, Callback):
             self.callback_keys.append(nested_key)
@@ -42,7 +42,7 @@ class LightningArgumentParser(ArgumentParser):
         nested_key: str = "optimizer",
         link_to: str = "AUTOMATIC",
     ) -> None:
-        """Let an optimizer be given; `link_to` is where to, or the module's `configure_optimizers`."""
+        """Add an option for an optimizer. It goes to `link_to`, or to the module's `configure_optimizers`."""
         self._add_made_later(optimizer_class, nested_key, "params", link_to)
 
     def add_lr_scheduler_args(
@@ -51,7 +51,7 @@ class LightningArgumentParser(ArgumentParser):
         nested_key: str = "lr_scheduler",
         link_to: str = "AUTOMATIC",
     ) -> None:
-        """The same for a scheduler of that optimizer."""
+        """Add an option for a scheduler of that optimizer."""
         self._add_made_later(lr_scheduler_class, nested_key, "optimizer", link_to)
 
     def _add_made_later(self, kinds: Any, nested_key: str, skip: str, link_to: str) -> None:

@@ -1,4 +1,4 @@
-"""Callbacks whose defaults, folders or attributes are Lightning's."""
+"""Callbacks with Lightning's defaults, folders and attributes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _URL = "://"
 class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
     """Saves checkpoints during a fit: docs/guides/callbacks.md.
 
-    A relative `dirpath` is within the current folder. `last` is kept but for `save_last=False`, since a fit's
-    `save_checkpoint` copies it afterwards.
+    A relative `dirpath` is relative to the current folder. The newest checkpoint is kept as `last` unless
+    `save_last=False`, because a fit's `save_checkpoint` copies it later.
 
     Args:
-        as_file: whether each checkpoint is a `.ckpt` file, too, which `torch.load` and Lightning read; its folder,
-            beside it, has the same name and `.folder`. STRATAGEM_CKPT_FILES=1 in the environment is as True.
+        as_file: whether to write each checkpoint also as a `.ckpt` file, which `torch.load` and Lightning can read.
+            Its folder is next to it, and has the same name with `.folder`. STRATAGEM_CKPT_FILES=1 in the environment
+            does the same.
     """
 
     def __init__(
@@ -74,13 +75,13 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
         )
 
     ranks_last, ending = False, ".ckpt"
-    # Lightning has no such checkpoint: programs that list a folder don't find one more.
+    # Lightning writes no such checkpoint, and a program that lists the folder must not find it.
     hides_last = True
     _used_dirpath: str | None = None
 
     @property
     def dirpath(self) -> str | None:
-        """The folder of the checkpoints; that of the run, once a fit has begun, where none was given."""
+        """The folder of the checkpoints. If none was given, the run folder, once a fit has begun."""
         return self._used_dirpath if self._given_dirpath is None else self._given_dirpath
 
     @dirpath.setter
@@ -89,7 +90,7 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
 
     @property
     def given_dirpath(self) -> str | None:
-        """The folder as it was given."""
+        """The folder as given."""
         return self._given_dirpath
 
     def on_start(self, trainer: Any, module: Any, stage: str) -> None:
@@ -106,7 +107,7 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
 
     @property
     def FILE_EXTENSION(self) -> str:  # noqa: N802 - Lightning's name
-        """What names end with."""
+        """The suffix of checkpoint names."""
         return ENDING
 
     def after_save(self, trainer: Any, decision: Decision) -> None:
@@ -136,52 +137,52 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
 
     @property
     def best_model_path(self) -> str:
-        """The best checkpoint, or the newest of those kept where nothing is monitored; "" before any."""
+        """The best checkpoint; the newest one if nothing is monitored; "" before the first."""
         return super().best_model_path.removesuffix(FOLDER)
 
     @property
     def last_model_path(self) -> str:
-        """The path of `last`; "" before any, or without `save_last`."""
+        """The path of `last`; "" before the first checkpoint, or without `save_last`."""
         return super().last_model_path.removesuffix(FOLDER)
 
     @property
     def CHECKPOINT_NAME_LAST(self) -> str:  # noqa: N802 - Lightning's name
-        """The name of the newest one; another can't be set."""
+        """The name of the newest checkpoint. It can't be changed."""
         return "last"
 
     @property
     def best_model_score(self) -> torch.Tensor | None:  # type: ignore[override]  # a tensor, as in Lightning
-        """The metric of `best_model_path`."""
+        """The monitored metric of `best_model_path`."""
         return _tensor(super().best_model_score)
 
     @property
     def current_score(self) -> torch.Tensor | None:  # type: ignore[override]  # a tensor, as in Lightning
-        """The metric at the latest checkpoint."""
+        """The monitored metric at the latest checkpoint."""
         return _tensor(super().current_score)
 
     @property
     def best_k_models(self) -> dict[str, torch.Tensor]:  # type: ignore[override]  # tensors, as in Lightning
-        """Path → metric of the top k, best first; empty where nothing is monitored."""
+        """Path → metric of the top k, best first; empty if nothing is monitored."""
         found = super().best_k_models if self.monitor is not None else {}
         scored = {path.removesuffix(FOLDER): score for path, score in found.items()}
         return {path: torch.tensor(math.nan if score is None else score) for path, score in scored.items()}
 
     @property
     def kth_best_model_path(self) -> str:
-        """The worst of the top k, once there are so many; "" before."""
+        """The worst of the top k; "" while there are fewer than k."""
         known = list(self.best_k_models)
         return known[-1] if known and self.save_top_k in (-1, len(known)) else ""
 
     @property
     def kth_value(self) -> torch.Tensor:
-        """The metric of `kth_best_model_path`; inf, or -inf where it is to become large, before there is one."""
+        """The metric of `kth_best_model_path`; before there is one, inf for mode "min" and -inf for mode "max"."""
         worst = math.inf if self.mode == "min" else -math.inf
         return self.best_k_models.get(self.kth_best_model_path, torch.tensor(worst))
 
     def format_checkpoint_name(
         self, metrics: dict[str, Any], filename: str | None = None, ver: int | None = None
     ) -> str:
-        """Return the name that a checkpoint with these metrics has, within `dirpath` where there is one."""
+        """Return the name of a checkpoint with these metrics, including `dirpath` if it is known."""
         values = {name: float(value) for name, value in metrics.items() if name not in ("epoch", "step")}
         template = CheckpointName(filename or self.filename or "{epoch}-{step}", self.auto_insert_metric_name)
         name = template.fill(int(metrics.get("epoch", 0)), int(metrics.get("step", 0)), values)
@@ -190,14 +191,14 @@ class ModelCheckpoint(stratagem_trainer.callbacks.ModelCheckpoint):
 
 
 class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
-    """Ends a fit when a metric stops getting better: docs/guides/callbacks.md."""
+    """Ends a fit when a metric stops improving: docs/guides/callbacks.md."""
 
     _best: float | None = None
     _stopped_in: int | None = None
 
     @property  # type: ignore[override]  # the base has an attribute
     def best_score(self) -> torch.Tensor:
-        """The best value so far; inf, or -inf where it is to become large, before the first."""
+        """The best value so far; before the first, inf for mode "min" and -inf for mode "max"."""
         worst = math.inf if self.mode == "min" else -math.inf
         return torch.tensor(worst if self._best is None else self._best)
 
@@ -207,7 +208,7 @@ class EarlyStopping(stratagem_trainer.callbacks.EarlyStopping):
 
     @property
     def stopped_epoch(self) -> int:
-        """The epoch in which it stopped the fit, from 0; 0, too, if it didn't."""
+        """The epoch in which the callback stopped the fit, from 0; also 0 if it didn't stop it."""
         return self._stopped_in or 0
 
     @stopped_epoch.setter
@@ -235,25 +236,25 @@ class WriteInterval(str, Enum):
 
     @property
     def on_batch(self) -> bool:
-        """Whether after each batch."""
+        """Whether predictions are written after each batch."""
         return self is not WriteInterval.EPOCH
 
     @property
     def on_epoch(self) -> bool:
-        """Whether at the end."""
+        """Whether predictions are written at the end."""
         return self is not WriteInterval.BATCH
 
 
 class BasePredictionWriter(stratagem_trainer.callbacks.BasePredictionWriter):
-    """Writes predictions, which subclasses say how: docs/guides/callbacks.md."""
+    """Base class of callbacks that write predictions: docs/guides/callbacks.md."""
 
     @property
     def interval(self) -> WriteInterval:
-        """When they are written."""
+        """When predictions are written."""
         return WriteInterval(self.write_interval)
 
     def _indices_to_give(self, indices: list[Any]) -> list[Any]:
-        return indices  # by loader, also where there is one alone
+        return indices  # a list for each loader, even if there is only one
 
 
 __all__ = ["BasePredictionWriter", "EarlyStopping", "ModelCheckpoint", "WriteInterval"]

@@ -1,7 +1,7 @@
-"""One `.ckpt` file for each checkpoint, as Lightning's, beside the folder that Stratagem loads.
+"""One `.ckpt` file for each checkpoint, as Lightning has it, next to the folder that Stratagem loads.
 
-The file is for `torch.load`, and for Lightning's own `load_from_checkpoint` and `fit(ckpt_path=…)`. Given to a
-trainer here, it stands for the folder.
+The file is for `torch.load`, and for Lightning's own `load_from_checkpoint` and `fit(ckpt_path=…)`. A trainer of this
+package that gets the file's path loads the folder.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from stratagem.errors import ConfigError
 
 VARIABLE = "STRATAGEM_CKPT_FILES"
-"""Set to 1 where programs and libraries that stay as they are should find files."""
+"""Set it to 1 if unchanged programs and libraries must find files."""
 ENDING = ".ckpt"
 FOLDER = ".folder"
-"""What the name of a file is followed by in that of its folder."""
+"""A file's path followed by this is the path of its folder."""
 
 
 def wants_files(given: bool = False) -> bool:
-    """Whether files are written: where that was asked for, or the environment says so.
+    """Return whether to write files: if `given`, or if the environment variable says so.
 
     Raises:
-        ConfigError: the variable has another value than 0 and 1.
+        ConfigError: the variable has another value than 0 or 1.
     """
     value = os.environ.get(VARIABLE, "0")
     if value not in ("0", "1", ""):
@@ -32,7 +32,7 @@ def wants_files(given: bool = False) -> bool:
 
 
 def folder_of(path: Any) -> Any:
-    """Return the folder beside a `.ckpt` file that was written here; any other path as it is."""
+    """Return the folder that belongs to a `.ckpt` file written here. Any other path is returned unchanged."""
     if path is None or not os.path.isfile(path):
         return path
     folder = os.fspath(path) + FOLDER
@@ -40,7 +40,7 @@ def folder_of(path: Any) -> Any:
 
 
 def facts(trainer: Any) -> dict[str, Any]:
-    """Return what a file has of the run's position and hyperparameters, by Lightning's keys, on every rank."""
+    """Return a file's entries for position and hyperparameters, by Lightning's keys. Called on every rank."""
     found: dict[str, Any] = {"epoch": trainer.current_epoch, "global_step": trainer.global_step}
     for owner, prefix in ((trainer.datamodule, "datamodule_"), (trainer.model, "")):
         if owner is not None and owner.hparams:
@@ -52,14 +52,14 @@ def facts(trainer: Any) -> dict[str, Any]:
 
 
 def write_file(path: str, position: Mapping[str, Any]) -> None:
-    """Write the file of a checkpoint, in the place of one before, once its folder is complete.
+    """Write or replace the file of a checkpoint whose folder is complete.
 
     Args:
-        path: of the file; the folder is there.
+        path: of the file; its folder exists.
         position: what `facts` returned when the folder was written.
 
     Raises:
-        CheckpointError: something in the checkpoint has no place in such a file.
+        CheckpointError: the checkpoint has something that can't be in such a file.
     """
     import torch
     from stratagem_checkpoint import DirectoryCheckpointer
@@ -78,7 +78,7 @@ def write_file(path: str, position: Mapping[str, Any]) -> None:
 
 
 def remove_file(folder: str) -> None:
-    """Delete the file of a checkpoint whose folder is going; nothing where there is none."""
+    """Delete the file of a checkpoint whose folder is being deleted. Does nothing if there is none."""
     path = folder.removesuffix(FOLDER)
     if path != folder and os.path.lexists(path):
         os.unlink(path)

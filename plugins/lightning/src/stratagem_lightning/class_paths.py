@@ -1,4 +1,4 @@
-"""Names of classes on command lines and in configurations, as Lightning has them: whole paths, and names alone."""
+"""Class names on command lines and in configurations: full paths as Lightning has them, and short names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTION = re.compile(r"(--(?:[\w.]+\.)?(?:callbacks|logger|profiler|strategy)\+?
 
 
 def in_arguments(arguments: Iterable[str]) -> list[str]:
-    """Return a command line whose class paths, and names of classes for a trainer, are those here."""
+    """Return a command line whose class paths, and short names of a trainer's classes, refer to the classes here."""
     found: list[str] = []
     is_value = False
     for each in arguments:
@@ -37,7 +37,7 @@ def in_arguments(arguments: Iterable[str]) -> list[str]:
 
 
 def read_configurations() -> None:
-    """Let configurations in YAML have Lightning's class paths; a second call does nothing."""
+    """Accept Lightning's class paths in YAML configurations. A second call does nothing."""
     read = get_loader("yaml")
     if not hasattr(read, "reads_paths_of_lightning"):
 

@@ -1,7 +1,7 @@
-"""`LightningCLI`: a program's command line out of the signatures of its module, its data and the trainer.
+"""`LightningCLI`: builds a command line from the signatures of a module, its data and the trainer.
 
-Options and configuration files are parsed by jsonargparse. A class path imports what it names, so only
-paths below packages that are allowed are taken: docs/coming-from-lightning.md.
+jsonargparse parses options and configuration files. A class path imports the package that it names, so only paths in
+allowed packages are accepted: docs/coming-from-lightning.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stratagem_lightning.module import LightningModule
 from stratagem_lightning.trainer import Trainer
 
 ALLOWED_VARIABLE = "STRATAGEM_CLASS_PATHS"
-"""Packages whose classes configurations may name, separated by commas, in addition to those of the program."""
+"""Packages whose classes configurations may name, separated by commas; the program's own packages always may be."""
 SUBCOMMANDS = {
     "fit": "train_dataloaders",
     "validate": "dataloaders",
@@ -39,20 +39,20 @@ class LightningCLI:
     """Builds module, data and trainer from the command line, and runs a subcommand of the trainer.
 
     Args:
-        model_class: a module's class, a function that returns one, or None: named by `--model`.
-        datamodule_class: the same for data; None without `subclass_mode_data`: none, or named by `--data`.
-        save_config_callback: a class that writes the configuration; None for none.
-        save_config_kwargs: of that class.
-        trainer_class: the trainer's class, or a function that returns one.
-        trainer_defaults: values of arguments that aren't given; `callbacks` are added to those given.
-        seed_everything_default: what `--seed_everything` is; True draws one, False seeds nothing.
-        parser_kwargs: of the parser, or by subcommand of each.
+        model_class: a module's class, a function that returns a module, or None: `--model` then names a class.
+        datamodule_class: the same for data. None without `subclass_mode_data`: no data module, or `--data` names one.
+        save_config_callback: class of the callback that writes the configuration; None writes none.
+        save_config_kwargs: arguments of that class.
+        trainer_class: the trainer's class, or a function that returns a trainer.
+        trainer_defaults: values of arguments that aren't given. Its `callbacks` are added to the given ones.
+        seed_everything_default: default of `--seed_everything`. True chooses a random seed, False doesn't seed.
+        parser_kwargs: arguments of the parser, or a dict from subcommands to arguments.
         parser_class: the parser's class.
         subclass_mode_model: whether `--model` names a subclass of `model_class`.
         subclass_mode_data: the same for data.
-        args: arguments, or a mapping of them, in the place of `sys.argv`.
-        run: whether there are subcommands, and one is run.
-        auto_configure_optimizers: whether `--optimizer` and `--lr_scheduler` are there for modules without
+        args: a list or mapping of arguments to use instead of `sys.argv`.
+        run: whether to add subcommands, and to run the chosen one.
+        auto_configure_optimizers: whether to add `--optimizer` and `--lr_scheduler` for modules without
             `configure_optimizers`.
     """
 
@@ -101,27 +101,27 @@ class LightningCLI:
         if self.subcommand is not None:
             self._run_subcommand(self.subcommand)
 
-    # What subclasses change -----------------------------------------------------------------------------
+    # For subclasses to override -------------------------------------------------------------------------
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        """Return a parser without the program's arguments."""
+        """Return a parser that has none of the program's arguments yet."""
         return self.parser_class(**kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add arguments of the program's own, or link some."""
+        """Add the program's own arguments, or link arguments."""
 
     def before_instantiate_classes(self) -> None:
-        """Run before module, data and trainer are made."""
+        """Called before module, data and trainer are created."""
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Return the trainer, with what the configuration says and `kwargs`."""
+        """Return the trainer, created from the configuration and `kwargs`."""
         given = dict(self._of("trainer"))
         given.update(kwargs)
         return self._make_trainer(given)
 
     @staticmethod
     def configure_optimizers(module: Any, optimizer: Any, lr_scheduler: Any = None) -> Any:
-        """Return what the module's `configure_optimizers` does, where `--optimizer` was given."""
+        """Return the value of the module's `configure_optimizers` if `--optimizer` was given."""
         if lr_scheduler is None:
             return optimizer
         return [optimizer], [lr_scheduler]
@@ -171,7 +171,7 @@ class LightningCLI:
     def parse_arguments(
         self, parser: LightningArgumentParser, args: Sequence[str] | Mapping[str, Any] | None
     ) -> None:
-        """Parse `args`, or those of the program, into `self.config`."""
+        """Parse `args`, or the program's arguments, into `self.config`."""
         if isinstance(args, Mapping):
             self.config = parser.parse_object(dict(args))
             return
@@ -188,10 +188,10 @@ class LightningCLI:
             return
         settings["seed_everything"] = seed_everything(None if seed is True else seed, workers=True)
 
-    # Making -----------------------------------------------------------------------------------------------
+    # Creating objects -------------------------------------------------------------------------------------
 
     def instantiate_classes(self) -> None:
-        """Make the trainer, the module and the data."""
+        """Create the trainer, the module and the data."""
         made = self.parser.instantiate_classes(self.config)
         self.config_init = made
         self._made = made[self.subcommand] if self.subcommand else made
@@ -264,7 +264,7 @@ def _configure(owner: type[LightningCLI], module: Any, specs: dict[str, Any]) ->
 
 
 def _allow_class_paths(*owners: Any) -> None:
-    """Let class paths name what is in these objects' packages, in torch, here, and what the variable names."""
+    """Allow class paths in the packages of these objects, torch, this package, and the variable's packages."""
     packages = {
         getattr(owner, "__module__", "torch").partition(".")[0] for owner in owners if owner is not None
     }
@@ -276,7 +276,7 @@ def _allow_class_paths(*owners: Any) -> None:
 
 
 def _parser_options(options: Mapping[str, Any] | None, subcommand: str | None) -> dict[str, Any]:
-    """Those for one parser: given for all, or by subcommand."""
+    """Return the options of one parser, which are given for all parsers or by subcommand."""
     by_command = {key: value for key, value in (options or {}).items() if key in SUBCOMMANDS}
     return dict(by_command.get(subcommand or "", {})) if by_command else dict(options or {})
 

@@ -1,4 +1,4 @@
-"""What `LightningCLI` writes beside a run, and what it makes of class paths."""
+"""The parts of `LightningCLI` that write the configuration, and that create objects from class paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stratagem.errors import ConfigError
 
 
 class SaveConfigCallback(Callback):
-    """Writes the configuration of the run beside its metrics, on rank 0."""
+    """Writes the run's configuration next to its metrics, on rank 0."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class SaveConfigCallback(Callback):
         self.save_to_log_dir = save_to_log_dir
 
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Keep the configuration elsewhere, too: for subclasses; called on rank 0 before the file is written."""
+        """Save the configuration elsewhere, too. For subclasses; called on rank 0 before the file is written."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "parser": None}  # it can't be sent to workers
@@ -40,7 +40,7 @@ class SaveConfigCallback(Callback):
         """Write the file.
 
         Raises:
-            ConfigError: there is one, of another run.
+            ConfigError: the file of another run exists.
         """
         if not trainer.is_global_zero:
             return
@@ -61,7 +61,7 @@ class SaveConfigCallback(Callback):
 
 
 def made_of(value: Any, kinds: Any, first: Any) -> Any:
-    """Make an object of what the parser has for it: a class path and its arguments, or arguments alone."""
+    """Create an object from what the parser returned: a class path with arguments, or only arguments."""
     if "class_path" in value:
         module, _, name = value["class_path"].rpartition(".")
         return getattr(__import__(module, fromlist=[name]), name)(first, **(value.get("init_args") or {}))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class LightningDataModule(DataModule):
-    """Data apart from the module that they train: docs/guides/data.md."""
+    """Data that are separate from the module which they train: docs/guides/data.md."""
 
     uncalled_hooks = "warn"
-    """As a LightningModule's."""
+    """As in `LightningModule`."""
     name: str | None = None
-    """Kept for code that reads it."""
+    """Not used here; for code that reads it."""
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's parameters
@@ -30,7 +30,7 @@ class LightningDataModule(DataModule):
         hparams_file: Any = None,
         **kwargs: Any,
     ) -> Self:
-        """Return a data module whose constructor gets a checkpoint's hyperparameters and `kwargs`."""
+        """Return a data module. Its constructor gets the checkpoint's hyperparameters and `kwargs`."""
         if map_location is not None or hparams_file is not None:
             raise ConfigError(
                 "a data module's load_from_checkpoint takes no map_location and no hparams_file: pass "

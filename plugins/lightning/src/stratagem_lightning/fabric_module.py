@@ -1,4 +1,4 @@
-"""What `Fabric.setup` returns for a module."""
+"""`FabricModule`, which `Fabric.setup` returns for a module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 
 class FabricModule(PreparedModule):
-    """Calls of it, and of methods that are marked, go through strategy and precision; all else is the user's module.
+    """A wrapper that sends calls of the module, and of marked methods, through strategy and precision.
+
+    All other attributes are those of the user's module.
 
     Args:
-        prepared: of the module.
-        methods: names of those that are marked from the start, with "forward".
-        is_direct: whether a call of the user's module is all that strategy and precision do.
+        prepared: the strategy's prepared model.
+        methods: names of the methods that are marked at first, including "forward".
+        is_direct: whether strategy and precision do no more than call the user's module.
     """
 
     def __init__(self, prepared: Prepared, methods: set[str], is_direct: bool) -> None:
@@ -29,11 +31,11 @@ class FabricModule(PreparedModule):
 
     @property
     def module(self) -> nn.Module:
-        """The user's."""
+        """The user's module."""
         return self.original_module
 
     def mark_forward_method(self, method: MethodType | str) -> None:
-        """Send calls of a method through strategy and precision, as those of the module itself.
+        """Send calls of a method through strategy and precision, like calls of the module itself.
 
         Raises:
             ConfigError: the module has no such method.

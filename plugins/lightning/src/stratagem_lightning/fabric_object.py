@@ -1,4 +1,4 @@
-"""`Fabric`: Stratagem's `Runtime` with Lightning's arguments, and with your own callbacks and loggers."""
+"""`Fabric`: Stratagem's `Runtime` with Lightning's arguments, and with user-defined callbacks and loggers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Fabric(Runtime):
     """Trains in your own training loop: docs/coming-from-fabric.md.
 
     Args:
-        accelerator: a name as "cuda", or "auto".
-        strategy: a name as "ddp", or a strategy object.
-        devices: how many, or which.
-        num_nodes: machines taking part.
-        precision: a name as "bf16-mixed".
+        accelerator: a name such as "cuda", or "auto".
+        strategy: a name such as "ddp", or a strategy object.
+        devices: number or indices of devices.
+        num_nodes: number of machines.
+        precision: a name such as "bf16-mixed".
         plugins: objects with hook implementations.
         callbacks: objects whose methods `call` calls.
-        loggers: take what `log` is given, on rank 0.
+        loggers: get the values given to `log`, on rank 0.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Fabric(Runtime):
         precision = parts.pop("precision", precision)
         if isinstance(precision, (int, str, type(None))):
             precision = PRECISIONS.get(precision, precision)
-        for name in ("requeue", "stop_signals"):  # of a trainer
+        for name in ("requeue", "stop_signals"):  # only a trainer uses them
             parts.pop(name, None)
         super().__init__(
             strategy=StrategyRegistry.resolved(strategy),
@@ -83,15 +83,15 @@ class Fabric(Runtime):
                 )
 
     def launch(self, function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Run `function(fabric, *args)` in every rank; without one, run the calling script in every rank.
+        """Run `function(fabric, *args)` in every rank. Without a function, run the calling script in every rank.
 
-        Where the script's processes are still to be started, `stratagem run` starts them, each from the script's
-        first line, and this process ends with them.
+        If the script's processes don't run yet, `stratagem run` starts them. Each runs the script from its first
+        line, and this process exits with them.
         """
         if function is not None:
             called = _Called(self, function, kwargs)
             return function(self, *args, **kwargs) if self._is_begun else super().launch(called, *args)
-        if self._is_begun:  # one process, which a property or setup() has begun
+        if self._is_begun:  # a single process whose run a property or setup() has started
             return None
         if not assemble(self.config).launcher().in_process:
             sys.exit(subprocess.call(self._command()))
@@ -104,7 +104,7 @@ class Fabric(Runtime):
         self.run_in(self)
 
     def run_in(self, runtime: Runtime) -> None:
-        """Be what a rank's function gets: `runtime` is the one that is live in this process."""
+        """Use the live `runtime` of this process. A rank's function gets such a Fabric."""
         if runtime is not self and self._session is None:
             self._session, self.in_launching_process = runtime.session, runtime.in_launching_process
         show_rank(self.global_rank)
@@ -112,12 +112,12 @@ class Fabric(Runtime):
             self._open(logger)
 
     def flush_loggers(self) -> None:
-        """Write what was logged so far to where a reader finds it."""
+        """Write all values logged so far, so that readers find them."""
         for logger in self._loggers:
             logger.flush()
 
     def close(self, failed: bool = False) -> None:
-        """End the live run in this rank. Collective, unless this rank `failed`."""
+        """End the live run on this rank. Collective, unless this rank `failed`."""
         if self._session is not None:
             self.flush_loggers()
         super().close(failed)
@@ -127,7 +127,7 @@ class Fabric(Runtime):
 
     @property
     def session(self) -> Session:
-        """The live objects of the run. Of one process, they are made when they are first asked for.
+        """The live objects of the run. In a run of one process, they are created at the first access.
 
         Raises:
             StratagemError: the run has several processes, and launch() wasn't called.
@@ -169,7 +169,7 @@ class Fabric(Runtime):
     # Modules, optimizers, tensors ---------------------------------------------------------------------
 
     def setup(self, module: nn.Module, *optimizers: Any, **how: Any) -> Any:
-        """Prepare a module and its optimizers. Collective; what the module returns is in torch's default dtype."""
+        """Prepare a module and its optimizers. Collective. The module's outputs are in torch's default dtype."""
         steps = STEP_NAMES if isinstance(module, InFabric) else ()
         methods = {"forward", *steps}
         made = super().setup(module, *optimizers, forward_methods=methods, **how)
@@ -182,17 +182,17 @@ class Fabric(Runtime):
         return (wrapped, *stepped) if stepped else wrapped
 
     def setup_module(self, module: nn.Module, move_to_device: bool = True) -> Any:
-        """Prepare a module whose optimizers are set up later, or that has none. Collective."""
+        """Prepare a module that has no optimizers, or whose optimizers are set up later. Collective."""
         return self.setup(module)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]  # Fabric's parameters
-        """Stack what all ranks have along a new first dim; on a single rank `data`, in tensors. Collective."""
+        """Stack the values of all ranks along a new first dim; a single rank gets `data`, in tensors. Collective."""
         if group is not None:
             raise ConfigError("all_gather takes no group: it gathers from all ranks")
         return in_tensors(data, self.device) if self.world_size == 1 else super().all_gather(data, sync_grads)
 
     def all_reduce(self, data: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce what all ranks have. Collective."""
+        """Reduce the values of all ranks. Collective."""
         if group is not None:
             raise ConfigError("all_reduce takes no group: it reduces over all ranks")
         return super().all_reduce(data, reduce_op)
@@ -206,18 +206,18 @@ class Fabric(Runtime):
         norm_type: float = 2.0,
         error_if_nonfinite: bool = True,
     ) -> torch.Tensor | None:
-        """Limit the gradients of `optimizer`, by `clip_val` or by norm. Collective."""
+        """Clip the gradients of `optimizer`, by `clip_val` or by norm. Collective."""
         if clip_val is not None and max_norm is not None:
             raise ConfigError("clip_gradients got clip_val and max_norm: give one of them")
         return super().clip_gradients(module, optimizer, clip_val, max_norm, norm_type, error_if_nonfinite)
 
     def to_device(self, obj: Any) -> Any:
-        """Return a module or nested tensors on the run's device."""
+        """Return a module or nested tensors, moved to the run's device."""
         return obj.to(self.device) if isinstance(obj, nn.Module) else to_device(obj, self.device)
 
     @property
     def node_rank(self) -> int:
-        """This machine among those of the run."""
+        """Index of this machine in the run."""
         return self.collectives.node_rank
 
     @property
@@ -228,7 +228,7 @@ class Fabric(Runtime):
     def setup_dataloaders(
         self, *dataloaders: Any, use_distributed_sampler: bool = True, move_to_device: bool = True
     ) -> Any:
-        """Return loaders whose samples are shared among ranks, and whose batches are on the device. Collective."""
+        """Return loaders that split samples among the ranks, and move batches to the device. Collective."""
         if not move_to_device:
             raise ConfigError("setup_dataloaders(move_to_device=False) isn't here: batches are on the device")
         if use_distributed_sampler:
@@ -245,30 +245,30 @@ class Fabric(Runtime):
         super().backward(tensor, model)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Return what rank `src` has. Collective."""
+        """Return the value of rank `src`. Collective."""
         return super().broadcast(obj, src)
 
     def save(self, path: Any, state: Any = None, filter: Any = None) -> None:
-        """Write modules, optimizers and what else is in `state`. Collective."""
+        """Write the modules, optimizers and other values in `state`. Collective."""
         if filter is not None:
             raise ConfigError("save takes no filter: leave out of state what must not be saved")
         super().save(path, state)
 
     def load(self, path: Any, state: Any = None, strict: bool = True) -> dict[str, Any]:  # type: ignore[override]  # Fabric's parameters
-        """Read what `save` wrote, and return what is in no module or optimizer. Collective."""
+        """Read what `save` wrote; returns the values that belong to no module or optimizer. Collective."""
         if not strict:
             raise ConfigError("load(strict=False) isn't here: a checkpoint fits the modules that are set up")
         return super().load(path, state)
 
     @contextmanager
     def init_module(self, empty_init: bool | None = None) -> Iterator[None]:
-        """Build modules on the run's device."""
+        """Create modules on the run's device inside of this context."""
         with torch.device(self.device):
             yield
 
     @contextmanager
     def init_tensor(self) -> Iterator[None]:
-        """Make tensors on the run's device."""
+        """Create tensors on the run's device inside of this context."""
         with torch.device(self.device):
             yield
 
@@ -276,13 +276,13 @@ class Fabric(Runtime):
     def seed_everything(  # type: ignore[override]  # Fabric's parameters
         seed: int | None = None, workers: bool = False, verbose: bool = True
     ) -> int:
-        """Seed all generators of this process, and return the seed."""
+        """Seed all random number generators of this process, and return the seed."""
         return seed_everything(seed, workers, verbose)
 
     if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any attribute
 
         def __getattr__(self, name):
-            # Only for missing attributes.
+            # Called only for missing attributes.
             raise AttributeError(no_member("Fabric", name))
 
     # Callbacks and loggers ----------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Fabric(Runtime):
         """Call a method of each callback that has it.
 
         Raises:
-            ConfigError: a callback has an attribute of that name which can't be called.
+            ConfigError: a callback has an attribute of that name that can't be called.
         """
         for callback in self._callbacks:
             method = getattr(callback, hook_name, None)
@@ -310,7 +310,7 @@ class Fabric(Runtime):
 
     @property
     def logger(self) -> Logger:
-        """The first of them.
+        """The first logger.
 
         Raises:
             ConfigError: there is none.
@@ -332,7 +332,7 @@ class Fabric(Runtime):
 
 
 class _Called:
-    """A function with its keywords, and the Fabric that it gets in each rank; picklable as these are."""
+    """A function with its keyword arguments, and the Fabric for each rank. Picklable if they are."""
 
     def __init__(self, fabric: Fabric, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
         self.fabric, self.function, self.kwargs = fabric, function, kwargs

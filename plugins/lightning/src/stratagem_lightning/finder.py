@@ -1,4 +1,4 @@
-"""Makes the submodules that names.py lists: each of their names is imported when it is asked for."""
+"""Creates the submodules that names.py lists. Each of their names is imported at its first use."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let the submodules be imported; a second call does nothing."""
+    """Make the submodules importable. A second call does nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         # patch: lightning imports
         sys.meta_path.append(_Finder())
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a module here."""
+    """Return `__getattr__`, `__dir__` and `__all__` of a module of this package."""
     below = module.removeprefix(ROOT).removeprefix(".")
     where = MODULES[below]
     inside = [name for name in MODULES if name and name.rpartition(".")[0] == below]
@@ -60,7 +60,7 @@ def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
             value = import_module(f"{module}.{name}")
         elif is_absent(
             below, name
-        ):  # no AttributeError: `from … import` would say no more than that it failed
+        ):  # an AttributeError would lose the reason: `from … import` replaces its message
             raise ImportError(reason_for(below, name))
         else:
             raise AttributeError(reason_for(below, name))

@@ -1,4 +1,4 @@
-"""Lets a data module that derives from Lightning's own class, as one of a library, be read here."""
+"""Adapts data modules that derive from Lightning's own class, for example in a library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOTS = ("lightning.", "pytorch_lightning.")
 
 
 def adapted(data: Any) -> Any:
-    """Return what a trainer here reads of `data`: of an object of Lightning's class an adapter, else itself."""
+    """Return an adapter if `data` is an object of Lightning's class; otherwise `data`."""
     kinds = () if isinstance(data, (type, DataModule)) else type(data).__mro__
     is_lightnings = any(
         each.__name__ == "LightningDataModule" and each.__module__.startswith(_ROOTS) for each in kinds
@@ -24,7 +24,7 @@ def adapted(data: Any) -> Any:
 
 
 class ForeignData(LightningDataModule):
-    """Calls the methods of a data module of Lightning's own class.
+    """Calls the methods of a data module that derives from Lightning's own class.
 
     Args:
         inner: that data module.
@@ -33,7 +33,7 @@ class ForeignData(LightningDataModule):
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.inner = inner
-        # What isn't overridden isn't called: the trainer looks for these names in the object.
+        # The trainer calls only methods that are overridden. One in `vars(self)` counts as such.
         for name in (*TRANSFERS, "prepare_data"):
             if self._is_overridden(name):
                 vars(self)[name] = getattr(inner, name)
@@ -44,7 +44,7 @@ class ForeignData(LightningDataModule):
 
     @property
     def prepare_data_per_node(self) -> bool:  # type: ignore[override]  # the base has an attribute
-        """As the data module says."""
+        """The data module's value."""
         return bool(self.inner.prepare_data_per_node)
 
     @property

@@ -1,4 +1,4 @@
-"""Functions of Lightning's utilities that need nothing of a trainer."""
+"""Functions of Lightning's utilities that don't need a trainer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from stratagem.sdk.tensors import to_device
 def grad_norm(
     module: nn.Module, norm_type: float | int | str, group_separator: str = "/"
 ) -> dict[str, float]:
-    """Return the norm of each parameter's gradient by name, and that of all together.
+    """Return the norm of each parameter's gradient by name, and the norm of all gradients together.
 
-    Keys are "grad_2.0_norm/name" and "grad_2.0_norm_total" for a `norm_type` of 2.
+    For a `norm_type` of 2, keys are "grad_2.0_norm/name" and "grad_2.0_norm_total".
 
     Raises:
         ValueError: `norm_type` isn't above 0.
@@ -43,12 +43,12 @@ def grad_norm(
 
 
 def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
-    """Return `batch` with its tensors on `device`: lists, tuples, dicts and dataclasses are gone through."""
+    """Return `batch` with its tensors on `device`. Tensors are found in lists, tuples, dicts and dataclasses."""
     return to_device(batch, torch.device(device))
 
 
 def rank_zero_experiment(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a logger's `experiment`: on other ranks than 0 it is something that takes any call."""
+    """Decorate a logger's `experiment`: on ranks other than 0 it is an object that accepts any call."""
 
     @wraps(function)
     def experiment(logger: Any) -> Any:
@@ -58,19 +58,19 @@ def rank_zero_experiment(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cli_lightning_logo() -> None:
-    """Do nothing: Lightning prints its logo here."""
+    """Do nothing. Lightning prints its logo here."""
 
 
 def is_overridden(method_name: str, instance: Any = None, parent: type | None = None) -> bool:
-    """Whether an object's class has a method in the place of `parent`'s.
+    """Whether an object's class overrides a method of `parent`.
 
     Args:
         method_name: of the method.
         instance: the object.
-        parent: the base; Lightning's base of the object's kind when None.
+        parent: the base class; None is Lightning's base class for objects of this kind.
 
     Raises:
-        ValueError: no base of the object is known, or it has no such method.
+        ValueError: no base class of the object is known, or it has no such method.
     """
     if instance is None:
         return False

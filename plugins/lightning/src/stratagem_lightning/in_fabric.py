@@ -1,4 +1,4 @@
-"""A `LightningModule` in your own training loop, on `Fabric`."""
+"""A `LightningModule` in a user's own training loop with `Fabric`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class FabricAsTrainer:
-    """`self.trainer` of a module that Fabric has set up: what of a trainer Fabric has, and what a module asks of one.
+    """`self.trainer` of a module that Fabric has set up, with the attributes that Fabric can provide.
 
     Args:
-        fabric: what has set the module up.
+        fabric: has set the module up.
         optimizers: of the module, as `Fabric.setup` returned them.
     """
 
@@ -28,7 +28,7 @@ class FabricAsTrainer:
         self.metrics = FabricMetrics(fabric)
 
     def manual_optimizers(self) -> Any:
-        """Return the module's optimizer, or a list where it has several."""
+        """Return the module's optimizer, or a list if it has several."""
         return self._optimizers[0] if len(self._optimizers) == 1 else self._optimizers
 
     def __getattr__(self, name: str) -> Any:
@@ -41,28 +41,28 @@ class FabricAsTrainer:
 
 
 class FabricMetrics:
-    """Where a module logs on Fabric: to all its loggers, at once."""
+    """The destination of a module's `log` calls under Fabric: all its loggers, at once."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
 
     def log(self, name: str, value: Any, prog_bar: bool, logger: bool, *others: Any) -> None:
-        """Log a value, unless `logger` is False; there is no bar, and no epoch that Fabric knows of."""
+        """Log a value, unless `logger` is False. Fabric has no progress bar, and knows no epochs."""
         if logger:
             self._fabric.log(name, value)
 
 
 class InFabric(Module):
-    """Names of a module that mean `Fabric`'s, where that has set it up."""
+    """The methods of a module that call `Fabric`'s if Fabric has set the module up."""
 
     @property
     def fabric(self) -> Fabric | None:
-        """What has set this module up; None under a trainer, and before."""
+        """The Fabric that has set this module up; None under a trainer, and before setup."""
         trainer = self.trainer if self.has_trainer else None
         return trainer.fabric if isinstance(trainer, FabricAsTrainer) else None
 
     def run_on(self, fabric: Fabric, optimizers: Sequence[Any]) -> None:
-        """Note what has set this module up, and its optimizers as that returned them."""
+        """Set the Fabric that has set this module up, and the optimizers that its `setup` returned."""
         self.__dict__["_trainer"] = FabricAsTrainer(fabric, optimizers)
 
     def manual_backward(self, loss: torch.Tensor, **how: Any) -> None:
@@ -78,7 +78,7 @@ class InFabric(Module):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Limit the gradients of `optimizer`, by norm unless the algorithm is "value"."""
+        """Clip the gradients of `optimizer`: by value if the algorithm is "value", otherwise by norm."""
         if self.fabric is None:
             super().clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val is not None:

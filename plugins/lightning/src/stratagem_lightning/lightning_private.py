@@ -1,6 +1,6 @@
-"""What this plugin uses of Lightning that Lightning keeps private, with the reason.
+"""The private parts of Lightning that this plugin uses, with the reasons.
 
-plugins/lightning/tests/test_lightning_private.py fails when Lightning changes it.
+plugins/lightning/tests/test_lightning_private.py fails when Lightning changes one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import Any
 
 
 def logs_hyperparameters(data_module: Any) -> bool:
-    """Whether `save_hyperparameters(logger=...)` of a real LightningDataModule asked for them in loggers.
+    """Whether `save_hyperparameters(logger=...)` of a real LightningDataModule sends them to loggers.
 
-    It has no public name; Lightning's own trainer reads it. Absent means that loggers get them, as by default.
+    Only this private name has the value; Lightning's own trainer reads it. If it is absent, loggers get them: that is
+    Lightning's default.
     """
     return bool(getattr(data_module, "_log_hyperparams", True))

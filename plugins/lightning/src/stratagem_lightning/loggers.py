@@ -1,4 +1,4 @@
-"""Lightning's loggers, by its names and with its defaults, and the one that its trainer makes by default."""
+"""Loggers with Lightning's names and defaults, and the default logger of Lightning's trainer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CSVLogger(stratagem_trainer.loggers.CSVLogger):
 
     @property
     def root_dir(self) -> str:
-        """The folder of all versions."""
+        """The folder that contains all versions."""
         return os.path.join(self.save_dir or "", self.name or "")
 
 
@@ -67,17 +67,17 @@ class TensorBoardLogger(stratagem_trainer.loggers.TensorBoardLogger):
 
     @_log_graph.setter
     def _log_graph(self, value: bool) -> None:
-        # Lightning's own attribute: programs that get their logger from the trainer set it.
+        # Lightning has this private attribute, and programs set it on their trainer's logger.
         self._logs_graph = value
 
     @property
     def root_dir(self) -> str:
-        """The folder of all versions."""
+        """The folder that contains all versions."""
         return os.path.join(self.save_dir or "", self.name or "")
 
 
 class FabricCSVLogger(CSVLogger):
-    """The same, as `lightning.fabric.loggers` has it."""
+    """The logger with the parameters that it has in `lightning.fabric.loggers`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class FabricCSVLogger(CSVLogger):
 
 
 class FabricTensorBoardLogger(TensorBoardLogger):
-    """The same, as `lightning.fabric.loggers` has it."""
+    """The logger with the parameters that it has in `lightning.fabric.loggers`."""
 
     def __init__(
         self,
@@ -107,13 +107,13 @@ class FabricTensorBoardLogger(TensorBoardLogger):
 
 
 class MLFlowLogger(stratagem_loggers.MLFlowLogger):
-    """Logs to MLflow; experiments are called "lightning_logs" where no name is given."""
+    """Logs to MLflow. The experiment is called "lightning_logs" by default."""
 
     def __init__(self, experiment_name: str = NAME, *args: Any, **kwargs: Any) -> None:
         super().__init__(experiment_name, *args, **kwargs)
 
 
 def default_logger(root: Any) -> Logger:
-    """Return a logger into root/lightning_logs/version_N: TensorBoard's where it is installed, or else a CSV file."""
+    """Return a logger for root/lightning_logs/version_N: TensorBoard's if it is installed, otherwise a CSV logger."""
     kind = TensorBoardLogger if find_spec("tensorboard") else CSVLogger
     return kind("." if root is None else root, name=NAME)

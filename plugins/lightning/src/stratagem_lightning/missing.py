@@ -1,4 +1,4 @@
-"""What objects of Lightning's have and ours don't, and values that are there in another form."""
+"""Members of Lightning's objects that are missing here, and conversions of values."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stratagem_lightning.absent import LOOPS, MEMBERS, UNREACHABLE
 
 
 def no_member(owner: str, name: str) -> str:
-    """Return a sentence about an attribute that an object of class `owner` doesn't have."""
+    """Return a sentence about a missing attribute of an object of class `owner`."""
     reasons = {**MEMBERS[owner], **(UNREACHABLE if owner == "Trainer" else {})}
     return f"{owner} has no attribute {name!r}" + (f": {reasons[name]}" if name in reasons else "")
 
 
 class LoopView:
-    """What of a trainer's loop can be read and set: limits. All else is refused.
+    """The part of a trainer's loop that can be read and set: its limits. All other attributes are refused.
 
     Args:
-        trainer: whose settings it has.
-        name: of the loop, in messages.
-        limits: settings.
+        trainer: has the settings.
+        name: of the loop, for messages.
+        limits: names of the settings.
     """
 
     _trainer: Any
@@ -43,12 +43,12 @@ class LoopView:
 
 
 def in_tensors(data: Any, device: torch.device) -> Any:
-    """Return nested `data` with numbers in tensors, as what is gathered from several ranks has them."""
+    """Return nested `data` with numbers as tensors, so that a single rank returns the same types as several ranks."""
     return map_values(lambda tensor: tensor, data, device)
 
 
 def number(name: str, value: Any) -> float:
-    """Return a number, or a tensor's one element, as a number."""
+    """Return a number, or the only element of a tensor, as a number."""
     try:
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError, RuntimeError) as error:

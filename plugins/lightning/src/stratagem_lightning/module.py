@@ -18,14 +18,14 @@ class LightningModule(InFabric):
     """A model with its steps, optimizers and data: docs/guides/modules.md says what each method does."""
 
     uncalled_hooks = "warn"
-    """Methods that look like hooks, and aren't, are not refused: Lightning lets programs have them."""
+    """Allow methods that look like hooks but aren't, with a warning: Lightning accepts them without one."""
     strict_loading: bool = True
-    """Whether names of tensors in a checkpoint must be the module's."""
+    """Whether the tensor names in a checkpoint must be those of the module."""
 
     _ran_by: Any = None
 
     def ran_by(self, trainer: Any) -> None:
-        """Note who ran this module last."""
+        """Set the trainer that runs this module."""
         self._ran_by = trainer
 
     @property
@@ -33,18 +33,18 @@ class LightningModule(InFabric):
         """The trainer that runs this module, or ran it last.
 
         Raises:
-            StratagemError: none did.
+            StratagemError: no trainer has run it.
         """
         return super().trainer if self.has_trainer or self._ran_by is None else self._ran_by
 
     @property
     def current_epoch(self) -> int:
-        """Index of the current epoch; how many were finished, after a fit; 0 before any."""
+        """Index of the current epoch; after a fit, the number of finished epochs; 0 before the first fit."""
         return int(self.trainer.current_epoch) if self.has_trainer or self._ran_by else 0
 
     @property
     def global_step(self) -> int:
-        """Completed optimizer steps; 0 before a fit."""
+        """Number of completed optimizer steps; 0 before a fit."""
         return int(self.trainer.global_step) if self.has_trainer or self._ran_by else 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -64,14 +64,14 @@ class LightningModule(InFabric):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Return a module with a checkpoint's weights, whose constructor gets its hyperparameters and `kwargs`."""
+        """Return a module with a checkpoint's weights. Its constructor gets the hyperparameters and `kwargs`."""
         if hparams_file is not None:
             raise ConfigError("load_from_checkpoint takes no hparams_file: pass hyperparameters as arguments")
         is_strict = cls.strict_loading if strict is None else strict
         return super().load_from_checkpoint(folder_of(checkpoint_path), map_location, is_strict, **kwargs)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:  # type: ignore[override]  # Lightning's parameters
-        """Stack what all ranks have along a new first dim; on a single rank `data`, in tensors. Collective."""
+        """Stack the values of all ranks along a new first dim; a single rank gets `data`, in tensors. Collective."""
         if group is not None:
             raise ConfigError("all_gather takes no group: it gathers from all ranks")
         if self.trainer.world_size == 1:
@@ -79,7 +79,7 @@ class LightningModule(InFabric):
         return super().all_gather(data, sync_grads)
 
     def optimizers(self, use_pl_optimizer: bool = True) -> Any:
-        """The optimizers to step by hand: one, or a list where there are several."""
+        """The optimizers for manual optimization: one, or a list if there are several."""
         if not use_pl_optimizer:
             raise ConfigError(
                 "optimizers(use_pl_optimizer=False) isn't here: trainer.optimizers has torch's own"

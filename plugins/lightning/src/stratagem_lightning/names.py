@@ -1,7 +1,7 @@
-"""Which name of Lightning's is what here: all of the table that `stratagem_lightning` is made of.
+"""The table from which `stratagem_lightning` is built: Lightning's names, and what they refer to.
 
-A key is a module below `stratagem_lightning`; a value says for each of its names where it is, as
-"module:attribute", or as "module" where it is called the same there.
+A key is a module below `stratagem_lightning`. Its value has for each name "module:attribute", or only "module" if the
+attribute has the same name.
 """
 
 from __future__ import annotations

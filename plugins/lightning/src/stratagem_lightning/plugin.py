@@ -1,4 +1,4 @@
-"""What stratagem-lightning offers: the command that rewrites imports of Lightning."""
+"""The command of stratagem-lightning, which rewrites imports of Lightning."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from stratagem.sdk.catalogue import CommandGroup
 
 @hookimpl
 def stratagem_commands(cli: CommandGroup) -> None:
-    """Add it by where it is; it needs stratagem-cli, which asks for it."""
+    """Add the command, which is imported when it is called. stratagem-cli calls this hook."""
     cli.add_lazy("migrate", "stratagem_lightning.migration.command:migrate")

@@ -1,4 +1,4 @@
-"""`LightningPolicy`: what Lightning's loops do otherwise than Stratagem's."""
+"""`LightningPolicy`: the differences of Lightning's loops from Stratagem's."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from stratagem.sdk.loops import with_sampler
 
 
 class LightningPolicy(LoopPolicy):
-    """Gives Lightning's programs Lightning's numbers."""
+    """Makes loops behave like Lightning's, so that programs get the same results."""
 
     def data_seed(self, seed: int | None, global_seed: int | None) -> int:
-        """Return the run's seed, or that of `seed_everything`."""
+        """Return the run's seed, or the seed given to `seed_everything`."""
         return super().data_seed(global_seed if seed is None else seed, None)
 
     def training_loader(self, loader: Any, ranks: Collectives, seed: int) -> Any:
-        """Let each rank read its share of what a sampler of the user's draws."""
+        """Let each rank read its share of the samples that a user's sampler draws."""
         return share_sampler(loader, ranks, seed)
 
     def evaluation_loader(self, loader: Any, stage: str, ranks: Collectives, seed: int) -> tuple[Any, bool]:
-        """Let a validation or test read a loader with `shuffle=True` in a random order.
+        """Read a loader with `shuffle=True` in a random order in validations and tests, too.
 
-        On one rank that is the loader's own; on several it is drawn as torch's DistributedSampler does, by the seed
-        and the epoch, and each sample is read once.
+        On one rank it is the loader's own order. On several ranks it depends on the seed and the epoch, as in torch's
+        DistributedSampler, but each sample is read once.
         """
         if stage == "predict" or not is_shuffled(loader):
             return super().evaluation_loader(loader, stage, ranks, seed)
@@ -41,12 +41,12 @@ class LightningPolicy(LoopPolicy):
         return with_sampler(loader, sampler, drop_last=False), True
 
     def begin_evaluation(self, loader: Any, epoch: int) -> None:
-        """Draw another order in each epoch."""
+        """Set the epoch, so that each epoch has another order."""
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
 
     def evaluation_random_numbers(self, device: torch.device) -> AbstractContextManager[None]:
-        """Let a validation draw from the training's numbers, which go on where it has stopped."""
+        """Let a validation use the training's random numbers, which continue from there afterwards."""
         return random_numbers_kept(device, only_after_error=True)
 
     def evaluation_step(self, step: int, batch: int) -> int:
@@ -54,45 +54,46 @@ class LightningPolicy(LoopPolicy):
         return batch
 
     def before_restore(self, saved: SavedUserState) -> None:
-        """Call `on_load_checkpoint` before optimizers and loaders are made and weights are read."""
+        """Call `on_load_checkpoint` before optimizers and loaders are created, and before weights are read."""
         saved.call_module()
         saved.call_callbacks()
         saved.restore_datamodule()
 
     def after_restore(self, saved: SavedUserState) -> None:
-        """Do nothing more."""
+        """Do nothing: everything is restored already."""
 
     def restore_for_evaluation(self, saved: SavedUserState) -> None:
-        """Restore the data module and callbacks too."""
+        """Restore the data module and callbacks, too."""
         self.before_restore(saved)
         saved.restore_callbacks()
 
     def divisors(self, size: int, micro_batches: int, last_share: float) -> Sequence[float]:
-        """Divide by `accumulate_grad_batches`, in the epoch's last, smaller step too."""
+        """Divide by `accumulate_grad_batches`, even in the smaller last step of an epoch."""
         return [micro_batches] * size
 
     def count_manual_step(self, progress: Progress) -> None:
-        """Count the step of each optimizer, as `global_step` and `max_steps` do."""
+        """Count the step of each optimizer, like `global_step` and `max_steps`."""
         progress.further_steps += 1
 
     def count_manual_batch(self, progress: Progress) -> None:
-        """Count the batch in place of its first optimizer step, which is counted already."""
+        """Count the batch as a step, in place of its first optimizer step."""
         progress.step += 1
         progress.further_steps -= 1
 
     def steps_schedulers_of_manual_modules(self, mentions_schedulers: bool) -> bool:
-        """Leave the schedulers to the module."""
+        """Leave the schedulers to the module: return False."""
         return False
 
     def ends_cut_epoch(self, num_batches: int) -> bool:
-        """End an epoch that was cut: the next checkpoint goes on with the next one."""
+        """Count an epoch that was cut short as finished: the next checkpoint continues with the next epoch."""
         return num_batches > 0
 
     def end_epoch(self, epoch: EpochEnd) -> None:
         """Step schedulers before the validation, and call callbacks before the module.
 
-        Callbacks that judge the epoch, and schedulers that take a metric, come last: they read what the module logs.
-        An epoch that was cut steps no schedulers, and is validated only where `should_stop` has cut it.
+        Callbacks that evaluate the epoch, and schedulers that take a metric, come last, because they read what the
+        module logs. After an epoch that was cut short, schedulers aren't stepped, and the validation runs only if
+        `should_stop` cut it.
         """
         if not epoch.is_cut:
             epoch.step_schedulers(takes_metric=False)

@@ -1,4 +1,4 @@
-"""Lightning's names of precisions, and what it makes of them on a CPU."""
+"""Lightning's names of precisions, and their meaning on a CPU."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PRECISIONS = {
     "16": "16-mixed",
     "bf16": "bf16-mixed",
 }
-"""Lightning's shorter names."""
+"""Lightning's short names."""
 
 
 def on_cpu(config: RunConfig) -> RunConfig:
-    """Return a configuration which has "bf16-mixed", as Lightning does, in the place of "16-mixed" on a CPU."""
+    """Return the configuration, with "bf16-mixed" instead of "16-mixed" on a CPU, as Lightning does it."""
     if config.precision != "16-mixed" or config.accelerator not in ("auto", "cpu"):
         return config
     other = replace(config, precision="bf16-mixed")
     try:
         is_cpu = config.accelerator == "cpu" or assemble(other).process_devices()[0].type == "cpu"
     except StratagemError:
-        return config  # the run says what is wrong
+        return config  # the run itself reports the error
     if is_cpu:
         warnings.warn("precision='16-mixed' on a CPU is as 'bf16-mixed'", UserWarning, stacklevel=3)
     return other if is_cpu else config

@@ -1,4 +1,4 @@
-"""Lightning's private methods: programs that override them expect its trainer to call them, and nothing does here."""
+"""Lightning's private methods. Programs that override them expect calls from its trainer, which don't happen here."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ PRIVATE: dict[str, tuple[tuple[str, ...], str]] = {
         _PROFILER,
     ),
 }
-"""Class → its methods in Lightning 2.5, and what to write instead; subclasses have those of their parents."""
+"""Class → its private methods in Lightning 2.5, and what to write instead. Subclasses also have their parents'."""
 
 
 def refuse_private(objects: Iterable[Any]) -> None:
-    """Refuse objects whose classes override private methods of Lightning's.
+    """Refuse objects whose classes override private methods of Lightning.
 
     Raises:
-        ConfigError: names the method, and what to write instead.
+        ConfigError: with the name of the method, and what to write instead.
     """
     for each in objects:
         kinds = type(each).__mro__
@@ -129,7 +129,7 @@ def refuse_private(objects: Iterable[Any]) -> None:
             for names, why in [PRIVATE[kind.__name__]]
             for name in names
         }
-        # A mixin's methods override those of the classes after it, wherever it comes from.
+        # Includes mixins that don't derive from Lightning: they override the methods of the classes after them.
         own = [kind for kind in kinds if not kind.__module__.startswith(_NOT_THE_PROGRAMS)]
         for kind in own:
             for name in sorted(vars(kind).keys() & known.keys()):

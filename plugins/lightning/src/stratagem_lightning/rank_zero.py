@@ -1,7 +1,7 @@
-"""Sets the rank that libraries of Lightning's family ask for, as importing Lightning does.
+"""Sets the rank that libraries around Lightning read, as importing Lightning does.
 
-torchmetrics, and programs made of Lightning's templates, use `rank_zero_only` of lightning_utilities. It raises until
-`rank_zero_only.rank` is set, which Lightning does on import and again in each worker.
+torchmetrics, and programs written from Lightning's templates, use `rank_zero_only` of lightning_utilities. It raises
+an error until `rank_zero_only.rank` is set. Lightning sets it on import, and again in each worker.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ _LOG = logging.getLogger("stratagem")
 
 
 def show_rank(rank: int | None = None) -> None:
-    """Set `rank_zero_only.rank` of lightning_utilities, where that is installed.
+    """Set `rank_zero_only.rank` of lightning_utilities, if that package is installed.
 
     Args:
-        rank: of this process; None asks the process group and a launcher's variables, unless it is set already.
+        rank: of this process. None reads it from the process group or a launcher's variables, unless it is set
+          already.
     """
     if find_spec("lightning_utilities") is None:
         return
@@ -31,26 +32,26 @@ def show_rank(rank: int | None = None) -> None:
 
 
 def rank_prefixed_message(message: str, rank: int | None) -> str:
-    """Return a message that begins with the rank, where there is one."""
+    """Return the message with the rank in front, if there is one."""
     return message if rank is None else f"[rank: {rank}] {message}"
 
 
 class WarningCache(set[str]):
-    """Messages that were logged or warned of already; each comes once, on rank 0."""
+    """Messages that have been logged or warned about. Each is shown once, on rank 0."""
 
     def warn(self, message: str, stacklevel: int = 5, **how: Any) -> None:
-        """Warn, unless it did before."""
+        """Warn, unless this message was shown before."""
         if self._is_new(message):
             from stratagem_trainer.rank_zero import rank_zero_warn
 
             rank_zero_warn(message, stacklevel=stacklevel, **how)
 
     def deprecation(self, message: str, stacklevel: int = 6, **how: Any) -> None:
-        """Warn of what is deprecated, unless it did before."""
+        """Warn about a deprecation, unless this message was shown before."""
         self.warn(message, stacklevel, category=DeprecationWarning, **how)
 
     def info(self, message: str, stacklevel: int = 5, **how: Any) -> None:
-        """Log, unless it did before."""
+        """Log, unless this message was shown before."""
         if self._is_new(message) and rank_zero_only.rank == 0:
             _LOG.info(message, stacklevel=stacklevel, **how)
 

@@ -1,7 +1,7 @@
-"""Lets programs that import Lightning get stratagem_lightning: `python -m stratagem_lightning` uses this.
+"""Redirects imports of Lightning to stratagem_lightning, for `python -m stratagem_lightning`.
 
-A folder with modules of Lightning's names is put before all others in `sys.path`. Workers get the launching process's
-path, and so the same modules, before they import the program.
+A folder with modules of Lightning's names is put first in `sys.path`. Workers get the launching process's path, and
+therefore the same modules, before they import the program.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stratagem_lightning.names import MODULES
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "redirected")
 """Has a module for each key of `PLACES`."""
 PLACES = {"lightning": "", "pytorch_lightning": "pytorch", "lightning_fabric": "fabric"}
-"""Package of Lightning's → where names.py has its names."""
+"""Lightning's package → the module of this package that names.py lists for it."""
 _ROOT = "stratagem_lightning"
 
 
 class _Redirect(MetaPathFinder, Loader):
-    """Finds what is below Lightning's packages; a module is the one of stratagem_lightning itself."""
+    """Finds modules below Lightning's packages. Each is the very module object of stratagem_lightning."""
 
     def __init__(self) -> None:
         self._specs: dict[str, ModuleSpec | None] = {}
@@ -37,7 +37,7 @@ class _Redirect(MetaPathFinder, Loader):
             return None
         place = _place(fullname)
         if place not in MODULES:
-            # None would let Python look in stratagem_lightning's own folder.
+            # Returning None would let Python search stratagem_lightning's own folder.
             module, _, name = place.rpartition(".")
             raise ModuleNotFoundError(reason_for(module, name), name=fullname)
         return ModuleSpec(fullname, self, is_package=True)
@@ -48,12 +48,12 @@ class _Redirect(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has put the redirected name's there.
+        # The import system has replaced it by the spec of the redirected name.
         module.__spec__ = self._specs[module.__name__]
 
 
 def install() -> None:
-    """Let this process, and workers that it starts, import stratagem_lightning under Lightning's names."""
+    """Make stratagem_lightning importable under Lightning's names, in this process and its workers."""
     if FOLDER not in sys.path:
         sys.path.insert(0, FOLDER)
     if not any(isinstance(finder, _Redirect) for finder in sys.meta_path):
@@ -62,7 +62,7 @@ def install() -> None:
 
 
 def take_place(name: str) -> None:
-    """Put the module of stratagem_lightning in the place of the one of this name, which is being imported."""
+    """Replace the module of this name, which is being imported, by stratagem_lightning's module."""
     install()
     sys.modules[name] = _module(_place(name))
 

@@ -1,4 +1,4 @@
-"""`StrategyRegistry` and `AcceleratorRegistry`: names of what is installed, and strategies that a program adds."""
+"""`StrategyRegistry` and `AcceleratorRegistry`: names of installed components, and strategies of a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratagem_lightning.absent import GONE
 
 
 class _Registry:
-    """Names of one kind of component, installed or added by the program."""
+    """The names of one kind of component, installed or added by the program."""
 
     kind: Any
 
@@ -35,7 +35,7 @@ class _Registry:
         """Return an object of that name.
 
         Raises:
-            UnknownNameError: there is none, and no default.
+            UnknownNameError: the name is unknown, and no default is given.
         """
         if name in self._added:
             added = self._added[name]
@@ -60,10 +60,10 @@ class _Strategies(_Registry):
         override: bool = False,
         **init_params: Any,
     ) -> Any:
-        """Add a strategy for `Trainer(strategy=name)` in this program; without a class, return a decorator.
+        """Add a strategy for `Trainer(strategy=name)` in this program. Without a class, returns a decorator.
 
         Raises:
-            ConfigError: there is one of that name.
+            ConfigError: the name exists already.
         """
         if name in self and not override:
             raise ConfigError(f"there is a strategy {name!r} already: give another name, or override=True")
@@ -80,10 +80,10 @@ class _Strategies(_Registry):
         return add if strategy is None else add(strategy)
 
     def remove(self, name: str) -> None:
-        """Forget a strategy that the program has added.
+        """Remove a strategy that the program has added.
 
         Raises:
-            ConfigError: it has added none of that name.
+            ConfigError: the program has added no strategy of that name.
         """
         if self._added.pop(name, None) is None:
             raise ConfigError(f"this program has registered no strategy {name!r}: installed ones stay")
@@ -93,10 +93,10 @@ class _Strategies(_Registry):
         return self._names()
 
     def resolved(self, strategy: Any) -> Any:
-        """Return the strategy for what a trainer was given: names that the program has registered become objects.
+        """Return a trainer's strategy; if the program has registered its name, the registered object.
 
         Raises:
-            ConfigError: it is one of Lightning's that there is no more.
+            ConfigError: it is a strategy that Lightning once had and that doesn't exist here.
         """
         if isinstance(strategy, str) and strategy in GONE and strategy not in self:
             raise ConfigError(f"there is no strategy {strategy!r}: {GONE[strategy]}")
@@ -107,7 +107,7 @@ class _Accelerators(_Registry):
     kind = "accelerator"
 
     def register(self, name: str, *_: Any, **__: Any) -> Any:
-        """Refuse: accelerators are offered by distributions.
+        """Refuse: accelerators come from installed distributions.
 
         Raises:
             ConfigError: always.

@@ -1,4 +1,4 @@
-"""What `validate` and `test` return."""
+"""The values that `validate` and `test` return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stratagem_trainer.metrics.scope import LOADER
 
 
 def without_steps(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Of a value that was logged for steps and for the epoch, keep the epoch's, which is called `x_epoch`."""
+    """If a value has entries for steps and for the epoch, keep only the epoch's, `x_epoch`."""
     both = {
         (base, index)
         for base, index in map(_parts, metrics)

@@ -1,7 +1,7 @@
-"""Classes of `lightning.pytorch.plugins` that stand for a choice here: a precision or an environment by its name.
+"""Classes of `lightning.pytorch.plugins` that stand for the name of a precision or an environment here.
 
-An object of theirs is that name: it goes into `Trainer(plugins=[…])`, `precision_plugin=` and `cluster_environment=`.
-What a program derives from them would never be called, so that it is refused.
+Their objects are such names. They go into `Trainer(plugins=[…])`, `precision_plugin=` and `cluster_environment=`.
+Overridden methods would never be called, so deriving from these classes raises an error.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from stratagem.sdk.catalogue import load_catalogue
 
 
 class RunPart(str):
-    """A name that a run chooses a component by.
+    """A name by which a run selects a component.
 
     Attributes:
-        argument: of the trainer, which gets the name.
+        argument: the trainer's argument that gets the name.
         settings: further arguments of the trainer.
     """
 
     argument = ""
     instead = ""
-    """What to derive from here, for programs that derive from the class."""
+    """What to derive from here, for the message to programs that derive from the class."""
     settings: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -43,11 +43,11 @@ class RunPart(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return str, (str(self),)  # a worker needs the name alone
+        return str, (str(self),)  # a worker needs only the name
 
 
 class Precision(RunPart):
-    """Full precision, as "32-true"."""
+    """Full precision: "32-true"."""
 
     argument = "precision"
     instead = "derive from stratagem.Precision, and pass it as precision=…: docs/guides/precision.md"
@@ -57,21 +57,21 @@ class Precision(RunPart):
 
 
 class MixedPrecision(Precision):
-    """`torch.autocast`, as "16-mixed" or "bf16-mixed"."""
+    """`torch.autocast`: "16-mixed" or "bf16-mixed"."""
 
     def __new__(cls, precision: str, device: str = "", scaler: Any = None) -> Any:
         return RunPart.__new__(cls, _name_of(cls, precision, ("16-mixed", "bf16-mixed"), scaler))
 
 
 class DoublePrecision(Precision):
-    """As "64-true"."""
+    """Double precision: "64-true"."""
 
     def __new__(cls) -> Any:
         return RunPart.__new__(cls, "64-true")
 
 
 class HalfPrecision(Precision):
-    """Weights in 16 bits, as "16-true" or "bf16-true"."""
+    """Weights in 16 bits: "16-true" or "bf16-true"."""
 
     def __new__(cls, precision: str = "16-true") -> Any:
         return RunPart.__new__(cls, _name_of(cls, precision, ("16-true", "bf16-true")))
@@ -81,21 +81,21 @@ _ALL = ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed")
 
 
 class FSDPPrecision(Precision):
-    """A precision under fsdp; every strategy takes the same names here."""
+    """A precision for fsdp. All strategies accept the same names here."""
 
     def __new__(cls, precision: str, scaler: Any = None) -> Any:
         return RunPart.__new__(cls, _name_of(cls, precision, _ALL, scaler))
 
 
 class DeepSpeedPrecision(Precision):
-    """A precision under deepspeed; every strategy takes the same names here."""
+    """A precision for deepspeed. All strategies accept the same names here."""
 
     def __new__(cls, precision: str) -> Any:
         return RunPart.__new__(cls, _name_of(cls, precision, _ALL))
 
 
 class XLAPrecision(Precision):
-    """A precision on XLA devices; every strategy takes the same names here."""
+    """A precision for XLA devices. All strategies accept the same names here."""
 
     def __new__(cls, precision: str = "32-true") -> Any:
         return RunPart.__new__(cls, _name_of(cls, precision, ("32-true", "16-true", "bf16-true")))
@@ -112,7 +112,7 @@ def _name_of(kind: type, precision: str, allowed: Iterable[str], scaler: Any = N
 
 
 class ClusterEnvironment(RunPart):
-    """The base of the environments."""
+    """Base class of the environments."""
 
     argument = "environment"
     instead = (
@@ -128,19 +128,19 @@ class ClusterEnvironment(RunPart):
 
     @classmethod
     def detect(cls) -> bool:
-        """Whether this process was started so."""
+        """Whether this process was started in such an environment."""
         found = load_catalogue().find("environment", cls.environment).load()
         return found.detect(os.environ) is not None
 
 
 class LightningEnvironment(ClusterEnvironment):
-    """Processes that the run starts itself, whatever variables are set."""
+    """Processes that the run starts itself, regardless of environment variables."""
 
     environment = "single"
 
 
 class TorchElasticEnvironment(ClusterEnvironment):
-    """Processes that torchrun has started."""
+    """Processes started by torchrun."""
 
     environment = "torchelastic"
 
@@ -152,23 +152,23 @@ class KubeflowEnvironment(ClusterEnvironment):
 
 
 class LSFEnvironment(ClusterEnvironment):
-    """Processes that jsrun has started."""
+    """Processes started by jsrun."""
 
     environment = "lsf"
 
 
 class MPIEnvironment(ClusterEnvironment):
-    """Processes that mpirun has started."""
+    """Processes started by mpirun."""
 
     environment = "mpi"
 
 
 class SLURMEnvironment(ClusterEnvironment):
-    """Processes that srun has started.
+    """Processes started by srun.
 
     Args:
-        auto_requeue: put the job back into the queue where a limit or the signal has stopped the run.
-        requeue_signal: on which a fit saves and ends.
+        auto_requeue: requeue the job if a time limit or the signal has stopped the run.
+        requeue_signal: signal on which a fit saves a checkpoint and ends.
     """
 
     environment = "slurm"
@@ -181,7 +181,7 @@ class SLURMEnvironment(ClusterEnvironment):
 
 
 class XLAEnvironment(ClusterEnvironment):
-    """Processes of an XLA run, which its strategy starts."""
+    """Processes of an XLA run, which the strategy starts."""
 
     environment = "auto"
 
@@ -194,7 +194,7 @@ class XLAEnvironment(ClusterEnvironment):
 
 
 class LayerSync(RunPart):
-    """The base of TorchSyncBatchNorm."""
+    """Base class of TorchSyncBatchNorm."""
 
     argument = "sync_batchnorm"
     instead = "pass sync_batchnorm=True, or convert layers in configure_model"
@@ -204,14 +204,14 @@ class LayerSync(RunPart):
 
 
 class TorchSyncBatchNorm(LayerSync):
-    """As `sync_batchnorm=True`."""
+    """The same as `sync_batchnorm=True`."""
 
     def __new__(cls) -> Any:
         return RunPart.__new__(cls, "", sync_batchnorm=True)
 
 
 class CheckpointIO(RunPart):
-    """The base of what writes checkpoints; a `Checkpointer` does it here."""
+    """Base class of plugins that write checkpoints. A `Checkpointer` writes them here."""
 
     argument = "checkpoint_io"
     instead = (
@@ -223,23 +223,23 @@ class CheckpointIO(RunPart):
         raise ConfigError(f"{cls.__name__} is a base class alone: {cls.instead}")
 
     def __call__(self, *_: Any) -> Any:
-        """Refuse to be a strategy's `checkpoint_io`."""
+        """Raise an error: it can't be a strategy's `checkpoint_io`."""
         raise ConfigError(f"{type(self).__name__} goes into Trainer(plugins=[…]), not into checkpoint_io=…")
 
 
 class TorchCheckpointIO(CheckpointIO):
-    """The default: a checkpoint here is a folder, which the run's Checkpointer writes."""
+    """The default: the run's Checkpointer writes each checkpoint as a folder."""
 
     def __new__(cls) -> Any:
         return RunPart.__new__(cls, "")
 
 
 class XLACheckpointIO(TorchCheckpointIO):
-    """The default, on XLA devices too."""
+    """The default, also on XLA devices."""
 
 
 class AsyncCheckpointIO(CheckpointIO):
-    """Checkpoints are written while training goes on, as by `checkpoint.async`."""
+    """Writes checkpoints while training continues, like `checkpoint.async`."""
 
     def __new__(cls, checkpoint_io: Any = None) -> Any:
         if checkpoint_io is not None and not isinstance(checkpoint_io, TorchCheckpointIO):
@@ -250,14 +250,14 @@ class AsyncCheckpointIO(CheckpointIO):
 
 
 def take_parts(plugins: Any, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return a trainer's other plugins, and the arguments that those of this module stand for.
+    """Return the plugins that aren't of this module, and the arguments that those of this module stand for.
 
     Args:
-        plugins: as `Trainer(plugins=…)` or `Fabric(plugins=…)` got them.
+        plugins: of `Trainer(plugins=…)` or `Fabric(plugins=…)`.
         given: arguments whose default is None or "auto", by name.
 
     Raises:
-        ConfigError: two say the same, or one says what an argument says otherwise.
+        ConfigError: two plugins set the same argument, or a plugin and an argument differ.
     """
     listed = plugins if isinstance(plugins, (list, tuple)) else [] if plugins is None else [plugins]
     found: dict[str, Any] = {}

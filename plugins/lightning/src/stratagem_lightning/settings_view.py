@@ -1,4 +1,4 @@
-"""`SettingsView`: a trainer's settings, under the names that Lightning's trainer has for them."""
+"""`SettingsView`: a trainer's settings under Lightning's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _setting(name: str, default: Any = None) -> Any:
 
 
 class SettingsView(stratagem_trainer.trainer.Trainer):
-    """A trainer whose settings can be read, and changed where no stage runs."""
+    """A trainer whose settings can be read, and changed while no stage runs."""
 
     log_every_n_steps = _setting("log_every_n_steps", 50)
     gradient_clip_val = _setting("gradient_clip_val")
@@ -48,7 +48,7 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
     gradient_clip_algorithm: str | None = None
 
     def change(self, name: str, value: Any) -> None:
-        """Set a setting for the stages that follow.
+        """Change a setting for the following stages.
 
         Raises:
             ConfigError: a stage runs, or the value isn't allowed.
@@ -65,7 +65,7 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
 
     @property
     def accumulate_grad_batches(self) -> int:
-        """Batches per optimizer step; of the current epoch while a fit runs."""
+        """Number of batches per optimizer step; during a fit, in the current epoch."""
         live = self.current_stage.live
         is_fit = live is not None and live.stage == "fit"
         return self.state.micro_batches if is_fit else self.settings.accumulate_grad_batches
@@ -81,12 +81,12 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
 
     @property
     def fit_loop(self) -> LoopView:
-        """The limits of a fit, to be read and set: `max_epochs`, `min_epochs`, `max_steps` and `min_steps`."""
+        """The limits of a fit, to read and to set: `max_epochs`, `min_epochs`, `max_steps` and `min_steps`."""
         return LoopView(self, "fit_loop", FIT_LIMITS)
 
     @property
     def loggers(self) -> list[Logger]:
-        """As `Trainer(logger=…)`; may be set where no stage runs."""
+        """The loggers, as in `Trainer(logger=…)`. They can be set while no stage runs."""
         return super().loggers
 
     @loggers.setter
@@ -96,7 +96,7 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
 
     @property
     def logger(self) -> Logger | None:
-        """The first of the loggers; None on all ranks but 0. May be set where no stage runs."""
+        """The first logger; None on ranks other than 0. It can be set while no stage runs."""
         return super().logger
 
     @logger.setter
@@ -108,17 +108,17 @@ class SettingsView(stratagem_trainer.trainer.Trainer):
 
     @property
     def global_rank(self) -> int:
-        """This process among all; outside of a stage, what a launcher's variables say."""
+        """This process's rank among all; outside of a stage, from a launcher's variables."""
         return super().global_rank if self.is_live else rank_zero_only.rank
 
     @property
     def num_devices(self) -> int:
-        """Devices of this machine that a run uses."""
+        """Number of this machine's devices that a run uses."""
         return super().num_devices if self.is_live else len(assemble(self.config).devices)
 
     @property
     def num_nodes(self) -> int:
-        """Machines of a run."""
+        """Number of machines of a run."""
         return super().num_nodes if self.is_live else int(assemble(self.config).plan.num_nodes)
 
     @property

@@ -1,4 +1,4 @@
-"""Lightning's former strategies whose processes are spawned."""
+"""Lightning's former strategies that spawn their processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # A class is made when it is first asked for: its base's distribution need not be installed.
+    # A class is created at its first use, because its base's distribution may not be installed.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     base = import_from(*_HOMES[name])

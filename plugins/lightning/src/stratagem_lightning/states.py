@@ -1,4 +1,4 @@
-"""What a trainer does, as Lightning's enumerations have it."""
+"""Lightning's enumerations of a trainer's state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Text(str, Enum):
 
 
 class TrainerFn(_Text):
-    """Which method of the trainer runs."""
+    """The trainer's method that runs."""
 
     FITTING = "fit"
     VALIDATING = "validate"
@@ -21,7 +21,7 @@ class TrainerFn(_Text):
 
 
 class RunningStage(_Text):
-    """What runs within it."""
+    """The loop that runs within that method."""
 
     TRAINING = "train"
     SANITY_CHECKING = "sanity_check"
@@ -31,7 +31,7 @@ class RunningStage(_Text):
 
 
 class TrainerStatus(_Text):
-    """How far it has come."""
+    """The status of that method."""
 
     INITIALIZING = "initializing"
     RUNNING = "running"
@@ -40,7 +40,7 @@ class TrainerStatus(_Text):
 
 
 class TrainerState:
-    """What `Trainer.state` has: `fn`, `stage` and `status`, for annotations."""
+    """The type of `Trainer.state`, for annotations, with `fn`, `stage` and `status`."""
 
     fn: TrainerFn | None
     stage: RunningStage | None
@@ -49,11 +49,11 @@ class TrainerState:
 
 
 class LiveState:
-    """A stage's state, whose `fn`, `stage` and `status` are the enumerations; all else is the stage's own.
+    """A stage's state, with Lightning's enumerations as `fn`, `stage` and `status`.
 
     Args:
-        state: the stage's.
-        trainer: says what runs within it.
+        state: of the stage.
+        trainer: says which loop runs.
     """
 
     _state: Any
@@ -64,18 +64,18 @@ class LiveState:
 
     @property
     def fn(self) -> TrainerFn | None:
-        """Which method of the trainer runs, or ran last; None before the first."""
+        """The trainer's method that runs, or ran last; None before the first."""
         return None if self._state.fn is None else TrainerFn(self._state.fn)
 
     @property
     def stage(self) -> RunningStage | None:
-        """What runs within it; None where nothing does."""
+        """The loop that runs within that method; None if none does."""
         running = ("sanity_checking", "validating", "training", "testing", "predicting")
         return next((_STAGES[each] for each in running if getattr(self._trainer, each)), None)
 
     @property
     def status(self) -> TrainerStatus:
-        """How far it has come."""
+        """The status of that method."""
         return TrainerStatus(self._state.status)
 
     def __getattr__(self, name: str) -> Any:

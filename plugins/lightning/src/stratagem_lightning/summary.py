@@ -1,4 +1,4 @@
-"""`summarize`: the parameters of a module by its layers, as `lightning.pytorch.utilities.model_summary` has it."""
+"""`summarize`: a table of a module's layers and parameters, as in `lightning.pytorch.utilities.model_summary`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import nn
 
 
 class ModelSummary:
-    """A table of a module's layers; its text is `str(summary)`.
+    """A table of a module's layers. `str(summary)` is its text.
 
     Args:
         model: the module.
-        max_depth: levels of submodules; -1 for all.
+        max_depth: number of levels of submodules; -1 is all.
     """
 
     def __init__(self, model: nn.Module, max_depth: int = 1) -> None:
@@ -23,7 +23,7 @@ class ModelSummary:
 
     @property
     def max_depth(self) -> int:
-        """Levels of submodules."""
+        """Number of levels of submodules."""
         return self._max_depth
 
     @property
@@ -38,22 +38,22 @@ class ModelSummary:
 
     @property
     def param_nums(self) -> list[int]:
-        """Parameters of each layer."""
+        """Number of parameters of each layer."""
         return [each.parameters for each in self._layers]
 
     @property
     def total_parameters(self) -> int:
-        """Parameters of the module."""
+        """Number of parameters of the module."""
         return self._total.parameters
 
     @property
     def trainable_parameters(self) -> int:
-        """Those that require gradients."""
+        """Number of parameters that require gradients."""
         return self._total.trainable
 
     @property
     def total_layer_params(self) -> int:
-        """Parameters of the module's outermost layers."""
+        """Number of parameters of the module's outermost layers."""
         return self._total.parameters
 
     @property
@@ -86,6 +86,6 @@ def summarize(lightning_module: nn.Module, max_depth: int = 1) -> ModelSummary:
 
     Args:
         lightning_module: the module.
-        max_depth: levels of submodules; -1 for all.
+        max_depth: number of levels of submodules; -1 is all.
     """
     return ModelSummary(lightning_module, max_depth)

@@ -41,7 +41,7 @@ from stratagem_lightning.states import LiveState
 from stratagem_lightning.uncalled import refuse_uncalled
 
 MAX_EPOCHS = 1000
-"""Where nothing limits a fit."""
+"""Limit of a fit if no limit is given."""
 SANITY_STEPS = 2
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 
 class NoOptions(TypedDict):
-    """No further keyword: those that are given are refused, with the name of today's."""
+    """No further keywords. Those that are given are refused, with the name of today's argument."""
 
 
 class Trainer(SettingsView):
-    """A trainer whose arguments and defaults are Lightning's; docs/guides/trainer.md says what each does."""
+    """A trainer with Lightning's arguments and defaults: docs/guides/trainer.md describes them."""
 
     uncalled_hooks = "warn"
 
@@ -135,7 +135,7 @@ class Trainer(SettingsView):
     def save_checkpoint(
         self, filepath: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None
     ) -> None:
-        """Write a checkpoint to the folder `filepath`; with STRATAGEM_CKPT_FILES=1 to a file. Collective."""
+        """Write a checkpoint to the folder `filepath`; with STRATAGEM_CKPT_FILES=1, to a file. Collective."""
         if storage_options is not None:
             raise ConfigError("save_checkpoint takes no storage_options: give an fsspec URL")
         path = os.fspath(filepath)
@@ -151,7 +151,7 @@ class Trainer(SettingsView):
                 self.when_saved(write)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
-        """Train a module; docs/guides/trainer.md has the arguments."""
+        """Train a module; docs/guides/trainer.md describes the arguments."""
         super().fit(*map(adapted, args), **_adapted(kwargs))
 
     def validate(self, *args: Any, **kwargs: Any) -> list[dict[str, float]]:
@@ -178,9 +178,9 @@ class Trainer(SettingsView):
         super().enter(runtime, run_dir, module, ckpt_path)
 
     def go_live(self, state: StageState) -> None:
-        """Begin a stage's loops: callbacks may log from here on, as Lightning's do."""
+        """Begin a stage's loops. From here on, callbacks may log, as Lightning's do."""
         super().go_live(state)
-        refuse_uncalled(state.hooks.callbacks)  # also those of configure_callbacks
+        refuse_uncalled(state.hooks.callbacks)  # includes those of configure_callbacks
         refuse_private([state.module, state.datamodule, *state.hooks.callbacks])
         for callback in state.hooks.callbacks:
             for name in ("log", "log_dict"):
@@ -226,17 +226,17 @@ class Trainer(SettingsView):
 
     @property
     def callback_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]  # tensors, as in Lightning
-        """The latest value of everything that was logged; waits for the device."""
+        """The latest value of everything that was logged. Waits for the device."""
         return _tensors(super().callback_metrics)
 
     @property
     def logged_metrics(self) -> Mapping[str, torch.Tensor]:  # type: ignore[override]  # tensors, as in Lightning
-        """The latest values that went to loggers; waits for the device."""
+        """The latest values that were sent to loggers. Waits for the device."""
         return _tensors(super().logged_metrics)
 
     @property
     def state(self) -> Any:
-        """Of the stage that runs, or ran last: `fn`, `stage`, `status` and `finished`, as Lightning has them."""
+        """State of the stage that runs, or ran last, with Lightning's `fn`, `stage`, `status` and `finished`."""
         return LiveState(super().state, self)
 
     @property
@@ -247,7 +247,7 @@ class Trainer(SettingsView):
     if not TYPE_CHECKING:  # a checker that sees `__getattr__` accepts any attribute
 
         def __getattr__(self, name):
-            # Only of what isn't there.
+            # Called only for missing attributes.
             if name in MEMBERS["Trainer"]:
                 raise AttributeError(no_member("Trainer", name))
             return super().__getattr__(name)
@@ -261,7 +261,7 @@ def refuse_further(further: Mapping[str, Any], known: Mapping[str, Any]) -> None
     """Refuse arguments that Lightning's trainer once had, or never had.
 
     Raises:
-        ConfigError: names the argument, and what to write today.
+        ConfigError: with the name of the argument, and what to write instead.
     """
     renamed_selection(**further)
     refuse_unknown(further, known)

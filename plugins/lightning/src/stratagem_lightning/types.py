@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 STEP_OUTPUT = torch.Tensor | Mapping[str, Any] | None
 TRAIN_DATALOADERS = Any
 EVAL_DATALOADERS = Any
-# Private there, and imported by libraries for their annotations.
+# Private in Lightning, but libraries import it for their annotations.
 _PATH = str | os.PathLike[str]
 _MAP_LOCATION_TYPE = Any
 LRSchedulerTypeUnion = LRScheduler | ReduceLROnPlateau
@@ -33,7 +33,7 @@ class LRSchedulerConfig:
 
 
 class LRSchedulerConfigType(TypedDict, total=False):
-    """The same as a dict, as `configure_optimizers` may return it."""
+    """The same as a dict, which `configure_optimizers` may return."""
 
     scheduler: LRSchedulerTypeUnion
     name: str | None
@@ -45,7 +45,7 @@ class LRSchedulerConfigType(TypedDict, total=False):
 
 
 class OptimizerConfig(TypedDict):
-    """An optimizer alone."""
+    """An optimizer without a scheduler."""
 
     optimizer: torch.optim.Optimizer
 

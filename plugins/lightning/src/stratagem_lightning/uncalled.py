@@ -1,4 +1,4 @@
-"""Refuses methods of Lightning's callbacks that a program overrides and that nothing would call here."""
+"""Refuses overridden methods of Lightning's callbacks that nothing calls here."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ UNCALLED: dict[str, dict[str, str]] = {
         "avg_fn is an argument; WeightAveraging is for your own averages",
     ),
 }
-"""Class → what Lightning has in it and nothing calls here → what to do instead."""
+"""Class → its methods that Lightning calls and nothing calls here → what to do instead."""
 
 
 def refuse_uncalled(callbacks: Iterable[Any]) -> None:
-    """Refuse callbacks whose classes override what isn't called.
+    """Refuse callbacks whose classes override methods that aren't called.
 
     Raises:
-        ConfigError: names the method.
+        ConfigError: with the name of the method.
     """
     for callback in callbacks:
         kinds = type(callback).__mro__

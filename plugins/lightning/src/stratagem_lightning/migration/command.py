@@ -1,4 +1,4 @@
-"""`stratagem migrate`: rewrites imports of Lightning, and lists what else a program has to change."""
+"""`stratagem migrate`: rewrites imports of Lightning, and lists what else must change in a program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def migrate(ctx: click.Context, files: tuple[Path, ...], diff: bool) -> None:
     of these are looked for. Exit code 1 where something isn't here.
     """
     lacks = 0
-    # All are read before one is written, so that nothing is half done where one can't be read.
+    # Read all files before writing one, so that an unreadable file doesn't leave the others half changed.
     for path, source, encoding, text, lacking in [_rewritten(path) for path in _found(files)]:
         if text != source and diff:
             lines = difflib.unified_diff(source.splitlines(True), text.splitlines(True), str(path), str(path))
@@ -51,10 +51,10 @@ def migrate(ctx: click.Context, files: tuple[Path, ...], diff: bool) -> None:
 
 
 def _rewritten(path: Path) -> tuple[Path, str, str, str, list[Lack]]:
-    """Return a file's text, its encoding, its new text, and what is missing.
+    """Return a file's path, its text, its encoding, its new text, and what it lacks.
 
     Raises:
-        ConfigError: it can't be read, isn't text, or isn't Python.
+        ConfigError: the file can't be read, isn't text, or isn't Python.
     """
     is_python = path.suffix in _PYTHON
     try:
@@ -71,7 +71,7 @@ def _rewritten(path: Path) -> tuple[Path, str, str, str, list[Lack]]:
         text, lacking = rewrite(source) if is_python else rewrite_text(source)
     except SyntaxError as error:
         raise ConfigError(f"{path} isn't Python: line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:  # a NUL character, or brackets without end
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL character, or endless nesting
         raise ConfigError(f"{path} isn't Python: {error or type(error).__name__}") from None
     return path, source, encoding, text, list(lacking)
 

@@ -1,4 +1,4 @@
-"""Whether a name of Lightning's is here, and why not."""
+"""Finds Lightning's names in this package, or the reason why a name is absent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PREFIX = "stratagem_lightning"
 
 
 def where_is(name: str) -> str | None:
-    """Return what stands here for a dotted name of Lightning's, a module's or an attribute's; None for nothing."""
+    """Return the name in this package for a dotted name (module or attribute) of Lightning; None if there is none."""
     here = module_here(name)
     if here is None:
         return None
@@ -22,7 +22,7 @@ def where_is(name: str) -> str | None:
 
 
 def names_something(name: str) -> bool:
-    """Whether a dotted name is one of Lightning's, here or not: a host or a file may begin with the same word."""
+    """Whether Lightning has this dotted name. Names of hosts and files may begin with the same word."""
     here = module_here(name)
     if here is None:
         return False
@@ -36,7 +36,7 @@ def names_something(name: str) -> bool:
 
 
 def missing_name(name: str) -> str:
-    """Say why a dotted name of Lightning's isn't here, or what is instead."""
+    """Return why a dotted name of Lightning is absent here, or what replaces it."""
     here = module_here(name) or name
     module, _, attribute = here.removeprefix(_PREFIX).removeprefix(".").rpartition(".")
     while module not in MODULES:

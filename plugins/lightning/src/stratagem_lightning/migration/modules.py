@@ -1,4 +1,4 @@
-"""Which module here stands for which of Lightning's."""
+"""Maps Lightning's modules to the modules of this package."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _ROOTS = (
     ("lightning_fabric", "stratagem_lightning.fabric"),
     ("lightning", "stratagem_lightning"),
 )
-# What stands before or after isn't a name's where it is part of a path, a URL, an address or a longer name.
+# A match must not be inside a file path, a URL, an address or a longer name.
 CLASS_PATH = re.compile(
     r"(?<![\w./@\\-])(?:pytorch_lightning|lightning_fabric|lightning)(?:\.[A-Za-z_]\w*)+(?![\w/@\\-]|\.\w|://)"
 )
-"""A dotted name of Lightning's, as configuration files and strings have it."""
+"""A dotted name of Lightning, as it occurs in configuration files and strings."""
 
 
 def module_here(name: str) -> str | None:
-    """Return what stands here for the module `name`; None where it isn't one of Lightning's."""
+    """Return the module here for Lightning's module `name`; None if Lightning has no such module."""
     for root, here in _ROOTS:
         if name == root or name.startswith(root + "."):
             return here + name[len(root) :]

@@ -1,4 +1,4 @@
-"""Finds names of accelerate and of transformers' Trainer in a program, and what is here in their place."""
+"""Finds names of accelerate and of transformers' Trainer in a program, and their equivalents."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from importlib.resources import files
 
 @cache
 def equivalents() -> Mapping[str, Mapping[str, str]]:
-    """Return package → its names, as "TrainingArguments(bf16)" → what to write here.
+    """Return package → its names, such as "TrainingArguments(bf16)" → what to write instead.
 
-    `make coming-from` writes the data from the table of docs/coming-from-*.md.
+    `make coming-from` writes this data from the tables in docs/coming-from-*.md.
     """
     data = files(__package__).joinpath("others.json").read_text(encoding="utf-8")
     loaded: Mapping[str, Mapping[str, str]] = json.loads(data)
@@ -21,10 +21,10 @@ def equivalents() -> Mapping[str, Mapping[str, str]]:
 
 
 def uses_of_others(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Yield line, name and what to write here.
+    """Yield line, name, and what to write instead.
 
-    Found are calls of classes that are imported from these packages, with their arguments, and attributes of
-    variables that such a call was assigned to.
+    Finds calls of classes that are imported from these packages, with their arguments, and attributes of variables to
+    which such a call is assigned.
     """
     classes = dict(_imported(tree))
     variables = {
@@ -53,7 +53,7 @@ def _found(package: str, name: str, shown: str, line: int) -> Iterator[tuple[int
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield how the program calls a class → its package and name."""
+    """Yield the name by which the program calls a class → the class's package and name."""
     known = {
         package: {name.partition("(")[0].partition(".")[0] for name in names}
         for package, names in equivalents().items()

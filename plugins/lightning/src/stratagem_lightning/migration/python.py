@@ -1,4 +1,4 @@
-"""Rewrite a Python program's imports, and find what is missing."""
+"""Rewrites a Python program's imports, and finds what is missing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stratagem_lightning.migration.uses import lacking_uses
 
 @dataclass(frozen=True, order=True)
 class Lack:
-    """What a program uses and doesn't find here.
+    """Something that a program uses and that isn't here.
 
     Attributes:
         line: in the program, from 1.
-        what: the name, as the program has it.
+        what: the name in the program.
         reason: why it isn't here, or what to write instead.
     """
 
@@ -36,7 +36,7 @@ class _Change:
 
 
 def rewrite(source: str) -> tuple[str, list[Lack]]:
-    """Return the program with its imports and class paths rewritten, and what it lacks by line.
+    """Return the program with rewritten imports and class paths, and what it lacks, by line.
 
     Raises:
         SyntaxError: `source` isn't Python.
@@ -65,9 +65,9 @@ def rewrite(source: str) -> tuple[str, list[Lack]]:
 
 
 def rewrite_text(text: str) -> tuple[str, list[Lack]]:
-    """Return a configuration file with its class paths rewritten, and those that aren't here by line.
+    """Return a configuration file with rewritten class paths, and the class paths that aren't here, by line.
 
-    Comments stay as they are.
+    Comments aren't changed.
     """
     lacks = []
     lines = text.splitlines(keepends=True)
@@ -84,13 +84,13 @@ def rewrite_text(text: str) -> tuple[str, list[Lack]]:
 
 
 def _comment_of(line: str) -> int:
-    """Where the comment of a line of YAML or TOML begins: at a "#" outside of quotes, after a space."""
+    """Return where a comment begins in a line of YAML or TOML: at a "#" outside of quotes, after a space."""
     quote = ""
     for index, character in enumerate(line):
         if quote:
             quote = "" if character == quote else quote
         elif character in "\"'":
-            # An apostrophe within a word opens no quote.
+            # An apostrophe inside a word doesn't begin a quotation.
             quote = character if index == 0 or not line[index - 1].isalnum() else ""
         elif character == "#" and (index == 0 or line[index - 1].isspace()):
             return index
@@ -108,7 +108,7 @@ def _replace(node: ast.stmt | ast.expr, text: str) -> _Change:
 
 
 def _import(node: ast.Import) -> str:
-    """`import lightning.pytorch as pl`; without `as`, the name that it binds stays bound."""
+    """Rewrite `import lightning.pytorch as pl`. An import without `as` binds the same name as before."""
     statements: list[str] = []
     for each in node.names:
         here = module_here(each.name)

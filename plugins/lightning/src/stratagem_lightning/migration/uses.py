@@ -1,4 +1,4 @@
-"""Finds what a program does with names of Lightning's that are here, but differ: arguments, hooks, attributes."""
+"""Finds uses of Lightning's names that exist here but behave differently: arguments, hooks, attributes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FABRICS = {"fabric", "_fabric"}
 def lacking_uses(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Yield line, name and reason of each use that would be refused here.
 
-    Found are arguments of a `Trainer(…)` that is imported from Lightning, methods of classes that derive from
-    its own, attributes of what is called `trainer` or `fabric`, names that are looked up in its modules, and
-    checkpoints that are read as files.
+    Finds arguments of a `Trainer(…)` that is imported from Lightning; methods of classes that derive from
+    Lightning's; attributes of variables named `trainer` or `fabric`; names that are looked up in Lightning's modules;
+    and checkpoints that are read as files.
     """
     bound = dict(_bound_names(tree))
     classes = _lightnings_bases(tree, bound)
@@ -62,7 +62,7 @@ def _attribute(node: ast.Attribute, bound: dict[str, str], has_limit: bool) -> I
 
 
 def _read_as_file(call: ast.Call, bound: dict[str, str]) -> Iterator[tuple[int, str, str]]:
-    """`torch.load(callback.best_model_path)`: a checkpoint here is a folder."""
+    """Find `torch.load(callback.best_model_path)`, which fails because a checkpoint here is a folder."""
     if not bound or _name_of(call.func) != "torch.load" or not call.args:
         return
     paths = {each.attr for each in ast.walk(call.args[0]) if isinstance(each, ast.Attribute)} & _PATHS
@@ -78,7 +78,7 @@ _PATHS = {"best_model_path", "last_model_path", "kth_best_model_path"}
 
 
 def _bound_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """What imports bind: the name in the program, and Lightning's."""
+    """Yield each name that imports bind in the program, and Lightning's name for it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for each in node.names:
@@ -97,7 +97,7 @@ def _name_of(node: ast.expr) -> str:
 
 
 def _resolved(node: ast.expr, bound: dict[str, str]) -> str:
-    """The dotted name of Lightning's that an expression stands for; "" for anything else."""
+    """Return the dotted name of Lightning that an expression stands for; "" for anything else."""
     root, dot, rest = _name_of(node).partition(".")
     return bound[root] + dot + rest if root in bound else ""
 
@@ -127,9 +127,9 @@ def _arguments(call: ast.Call, bound: dict[str, str]) -> Iterator[tuple[int, str
 
 
 def _lightnings_bases(tree: ast.Module, bound: dict[str, str]) -> dict[str, set[str]]:
-    """Name of each class of the program → Lightning's classes that it derives from, also by other classes of it."""
+    """Return class of the program → Lightning's classes that it derives from, directly or through other classes."""
     bases: dict[str, set[str]] = {}
-    for node in ast.walk(tree):  # outer and earlier classes come first
+    for node in ast.walk(tree):  # visits outer and earlier classes first
         if isinstance(node, ast.ClassDef):
             found: set[str] = set()
             for base in node.bases:
@@ -163,7 +163,7 @@ def _methods(node: ast.ClassDef, bases: set[str]) -> Iterator[tuple[int, str, st
 
 
 def _own_attributes(node: ast.ClassDef) -> Iterator[tuple[int, str, str]]:
-    """Members of Lightning's module that the program's uses of `self` won't find."""
+    """Yield the members of Lightning's module that the program uses by `self` and that aren't here."""
     defined = {each.name for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute) and _name_of(each.value) == "self" and each.attr not in defined:
@@ -173,7 +173,7 @@ def _own_attributes(node: ast.ClassDef) -> Iterator[tuple[int, str, str]]:
 
 
 def _with_parents(base: str) -> Iterator[str]:
-    """A class of Lightning's and its bases, as far as private_methods.py and uncalled.py have them."""
+    """Return a class of Lightning and its base classes, as far as private_methods.py and uncalled.py list them."""
     yield base
     for parent in ("ProgressBar", "Profiler"):
         if base.endswith(parent) and base != parent:

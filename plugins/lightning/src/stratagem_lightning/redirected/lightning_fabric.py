@@ -1,4 +1,4 @@
-"""Stands for Lightning where `python -m stratagem_lightning` runs a program."""
+"""Replaces Lightning in programs that run under `python -m stratagem_lightning`."""
 
 from stratagem_lightning.redirect import take_place
 
