@@ -136,7 +136,7 @@ def test_what_the_command_says(
     assert renamed["optimizer_parameter_names"][0][0] == "model.0.bias"
     assert "with 1 optimizer, of 28 tensors" in run(capsys, "inspect", "z.pt")
     for command, words in (
-        (["middle", "x", "--to", "deepspeed", "--training"], "deepspeed has no place for optimizers' states"),
+        (["middle", "x", "--to", "deepspeed", "--training"], "deepspeed can't hold optimizers' states"),
         (["x.pt", "x", "--to", "dcp", "--training"], "x.pt has no optimizers' states that can be converted"),
         (["middle", "x", "--to", "dcp", "--in-order"], "--in-order is for files of torch.save"),
     ):
@@ -147,10 +147,10 @@ def test_what_the_command_says(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"optimizer_states": [{"state": {}}]}, "isn't as torch has it"),
+        ({"optimizer_states": [{"state": {}}]}, "isn't in torch's form"),
         ({"optimizer_states": [{"state": {3: {}}, "param_groups": [{"params": [0]}]}]}, "other parameters"),
         ({"optimizer_parameter_names": [["w"], ["w"]]}, "doesn't name the parameters of 1 optimizers"),
-        ({"optimizer_parameter_names": [["w", "x"]]}, "isn't as torch has it"),
+        ({"optimizer_parameter_names": [["w", "x"]]}, "isn't in torch's form"),
         ({"epoch": -1}, "its epoch, batch, global_step or lr_schedulers"),
         ({"lr_schedulers": 3}, "its epoch, batch, global_step or lr_schedulers"),
     ],

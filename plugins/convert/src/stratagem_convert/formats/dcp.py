@@ -187,7 +187,7 @@ def _chunk(
     found = stored_at(tensor, file, info.offset) if isinstance(tensor, torch.Tensor) else None
     if found is None or (found.dtype, found.shape) != (dtype, lengths):
         raise CheckpointError(
-            f"{file} is damaged: it has another value in the place of {name!r}; use another"
+            f"{file} is damaged: it has another value instead of {name!r}; use another"
         )
     return found.chunks[0]._replace(offsets=offsets)
 

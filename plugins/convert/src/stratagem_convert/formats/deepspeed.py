@@ -107,7 +107,7 @@ def _load(file: str) -> Any:
     content = load_structure(file, file, ignore_objects=True)
     if not isinstance(content, Mapping):
         raise CheckpointError(
-            f"{file} has a {type(content).__name__} in the place of DeepSpeed's states; use another"
+            f"{file} has a {type(content).__name__} instead of DeepSpeed's states; use another"
         )
     return content
 

@@ -198,7 +198,7 @@ def collect(content: Any, path: str) -> tuple[dict[str, StoredTensor], dict[str,
     """
     if not isinstance(content, Mapping):
         raise CheckpointError(
-            f"{path} has a {type(content).__name__} in the place of a state dict; name the entry with --key"
+            f"{path} has a {type(content).__name__} instead of a state dict; name the entry with --key"
         )
     tensors: dict[str, StoredTensor] = {}
     aliases: dict[str, str] = {}
