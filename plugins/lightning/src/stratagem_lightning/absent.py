@@ -21,7 +21,7 @@ GONE = {
     ),
 }
 GONE["collaborative"] = GONE["hivemind"]
-"""Lightning's former names of strategies → what there is."""
+"""Lightning's former names of strategies → what to use instead."""
 _BITS = (
     "weights in 4 or 8 bits aren't offered: quantize layers in configure_model by bitsandbytes' own classes"
 )
@@ -149,14 +149,14 @@ MEMBERS: dict[str, dict[str, str]] = {
 """Class → public attribute or method of Lightning's → why it isn't here."""
 
 FIT_LIMITS = ("max_epochs", "min_epochs", "max_steps", "min_steps")
-"""What `trainer.fit_loop` has here."""
+"""Attributes of `trainer.fit_loop` here."""
 
 UNREACHABLE: dict[str, str] = {
     "test_loop": LOOPS,
     "validate_loop": LOOPS,
     "predict_loop": LOOPS,
 }
-"""Attributes of a trainer that Lightning's documentation doesn't list and programs use."""
+"""Attributes of a trainer that programs use although Lightning's documentation doesn't list them."""
 
 _TAKEN = "an override that takes it gets it; a call of super() leaves it out"
 ARGUMENTS: dict[str, str] = {
@@ -181,46 +181,46 @@ ARGUMENTS: dict[str, str] = {
 DIFFERENT: list[tuple[str, str, str]] = [
     (
         "a setting of the trainer, `fit_loop.max_epochs` or `logger` that is set while a stage runs",
-        "is read by what comes next in the stage",
+        "takes effect in the running stage",
         "refused: set it between stages",
     ),
     (
-        "own methods that are named like hooks",
-        "nothing is said",
-        "a warning names the nearest hooks",
+        "a program's own methods with names similar to hooks",
+        "accepted silently",
+        "accepted with a warning that names the nearest hooks",
     ),
     (
         "precisions, environments and `AsyncCheckpointIO` in `Trainer(plugins=[…])`",
-        "objects whose methods are called; programs derive their own",
-        "names of what the run has; what is derived from them is refused: `stratagem.Precision`, `Environment` and "
-        "`Checkpointer` are to be derived from",
+        "objects whose methods are called; programs can derive from their classes",
+        "names of the run's components; deriving from their classes is refused: derive from `stratagem.Precision`, "
+        "`Environment` or `Checkpointer`",
     ),
     (
         "1-bit Adam, by DeepSpeed's `OneBitAdam`",
-        "passed on to DeepSpeed, which has dropped it",
+        "passed to DeepSpeed, which has removed it",
         "refused by name; `bagua_qadam` is the same method with 8 bits",
     ),
     (
         "a checkpoint",
-        "a file, a pickle",
-        "a folder of safetensors and JSON, which executes nothing when it is loaded, and which every strategy loads; "
-        "with `ModelCheckpoint(as_file=True)` a file as Lightning's, too",
+        "a file in pickle format",
+        "a folder of safetensors and JSON; loading it executes no code, and every strategy can load it; with "
+        "`ModelCheckpoint(as_file=True)` also a file like Lightning's",
     ),
     (
         "order of a training `DataLoader(shuffle=True)`",
-        "drawn from torch's generator on one device, by the seed of `seed_everything` on several",
-        "by the seed of `seed_everything` and the epoch, the same at any number of processes and after a resume",
+        "on one device from torch's generator, on several from the seed of `seed_everything`",
+        "from the seed of `seed_everything` and the epoch: the same with any number of processes, and after a resume",
     ),
     (
         "evaluation in several processes",
-        "samples come twice where they can't be divided evenly",
-        "each sample comes once",
+        "some samples are read twice if they can't be divided evenly",
+        "each sample is read once",
     ),
-    ("resuming in mid-epoch", "begins the epoch again", "goes on with the very next sample"),
+    ("resuming in mid-epoch", "restarts the epoch", "continues with the next sample"),
     (
         "`on_before_zero_grad`",
         "between the forward and the backward of the next batch",
-        "right after the step: gradients are dropped at once, which saves their memory",
+        "right after the step: gradients are freed immediately, which saves their memory",
     ),
     (
         '`outputs["loss"]` in `on_train_batch_end`',
@@ -236,7 +236,7 @@ DIFFERENT: list[tuple[str, str, str]] = [
     (
         '`checkpoint["state_dict"]` in `on_save_checkpoint` and `on_load_checkpoint`',
         "may be read and replaced",
-        "refused, as all that the program hasn't put there itself",
+        "refused, like all entries that the program hasn't added itself",
     ),
     (
         "private methods (`ModelCheckpoint._save_checkpoint`) that a program overrides",
@@ -245,106 +245,118 @@ DIFFERENT: list[tuple[str, str, str]] = [
     ),
     (
         "state of `ModelCheckpoint` and `EarlyStopping` in `test(ckpt_path=…)`",
-        "becomes what the checkpoint has",
-        "stays as the fit left it",
+        "is loaded from the checkpoint",
+        "keeps its values from the fit",
     ),
     ("a mean over an epoch", "in float32", "in float64"),
     (
         "`save_checkpoint` after a fit",
-        "writes the objects that are still there",
-        "copies the checkpoint that the fit kept of its last step",
+        "writes the objects that still exist",
+        "copies the checkpoint of the fit's last step",
     ),
     (
         "a run's folder",
-        "the logger's, in which the checkpoints' is, too",
-        "`runs/<time>-<class>`, with checkpoints; loggers have their own, as there",
+        "the logger's folder, which also has the checkpoints",
+        "`runs/<time>-<class>`, which has the checkpoints; loggers have folders of their own, as in Lightning",
     ),
     (
-        "`last` beside a `ModelCheckpoint`'s other checkpoints",
+        "`last`, in addition to a `ModelCheckpoint`'s other checkpoints",
         "with `save_last=True`",
-        "but for `save_last=False`, since `save_checkpoint` after a fit copies it; a checkpoint that is there for it "
-        "alone has a name that begins with a dot",
+        "unless `save_last=False`, because `save_checkpoint` after a fit copies it; a checkpoint that is kept only "
+        "for it has a name that begins with a dot",
     ),
     (
         "`every_n_train_steps` with a `monitor` that validations log",
-        "saves at the step, with the value of a validation before",
-        "saves at the validation that follows, whose value is the checkpoint's own",
+        "saves at the step, with the value of an earlier validation",
+        "saves at the next validation, with its value",
     ),
     (
-        "two checkpoints of one run with one name",
-        "the later one replaces the earlier, or gets `-v1`",
-        "the later one gets `-step=…`, where both are to be kept",
+        "two checkpoints of a run with the same name",
+        "the later one replaces the earlier one, or gets `-v1`",
+        "the later one gets `-step=…` if both are kept",
     ),
     (
         "a metric in `filename` that is never logged",
-        "0 in its place",
+        "0 instead",
         "refused at the first checkpoint after a validation",
     ),
-    ("`Tuner.scale_batch_size`", "returns the size after the last that fits", "returns the last that fits"),
+    (
+        "`Tuner.scale_batch_size`",
+        "returns the size after the largest that fits",
+        "returns the largest that fits",
+    ),
     (
         "a second `fit` of one trainer",
-        "goes on from the epoch that it has reached, so that nothing is trained at `max_epochs`",
-        "begins with epoch 0, with the module's weights",
+        "continues from the epoch that it has reached, so that nothing is trained if that is `max_epochs`",
+        "begins with epoch 0, and with the module's current weights",
     ),
-    ("what a sanity check adds to metric objects", "stays, where nothing resets them", "is dropped"),
+    (
+        "values that a sanity check adds to metric objects",
+        "remain, unless the program resets them",
+        "are dropped",
+    ),
     (
         "`val_check_interval` with `accumulate_grad_batches`",
-        "validates after that batch, also between the batches of a step",
+        "validates after that batch, even between the batches of a step",
         "validates after the step",
     ),
     (
         "order of a training `DataLoader` without `shuffle`, under ddp",
-        "shuffled by the sampler that the trainer makes",
-        "kept",
+        "shuffled by the sampler that the trainer creates",
+        "not shuffled",
     ),
-    ("an evaluation's `DataLoader(drop_last=True)`", "leaves the last samples out", "each sample comes once"),
+    (
+        "an evaluation's `DataLoader(drop_last=True)`",
+        "leaves the last samples out",
+        "each sample is read once",
+    ),
     (
         "metrics that are logged for steps and for the epoch",
         "loggers get `x_step` and `x_epoch`",
-        "loggers get `x`, which is the epoch's, too",
+        "loggers get `x` for both",
     ),
-    ("`self.log` in hooks that log nothing, as `on_train_end`", "refused", "logged with the epoch"),
+    ("`self.log` in hooks such as `on_train_end`", "refused", "logged with the epoch"),
     (
-        "a class path of a command line",
-        "imports what it names",
-        "only below the program's packages, torch and stratagem, and those in `STRATAGEM_CLASS_PATHS`",
+        "a class path on a command line",
+        "any; its package is imported",
+        "only in the program's packages, torch, stratagem, and the packages in `STRATAGEM_CLASS_PATHS`",
     ),
     (
         "hyperparameters in a checkpoint",
-        "anything that can be pickled",
-        "what JSON has, and classes by name; others are named and left out",
+        "any objects that can be pickled",
+        "JSON values, and classes by name; a warning names others, which are left out",
     ),
     (
-        "what `Tuner.lr_find` tries",
-        "rates that leave out the second; its first loss counts half, which ends many a search at once",
-        "`num_training` rates evenly apart in the exponent",
+        "rates that `Tuner.lr_find` tries",
+        "the second one is left out; the first loss counts half, which ends many searches immediately",
+        "`num_training` rates, evenly spaced on a logarithmic scale",
     ),
     (
         "`should_stop` in the first epoch, before `min_steps`",
         "the fit ends with the epoch",
-        "it ends after `min_steps`, as in later epochs",
+        "the fit ends after `min_steps`, as in later epochs",
     ),
     (
         "methods of `Fabric`'s modules on one device, in mixed precision",
-        "in full precision, also where they are marked",
-        "in the run's precision where they are marked, and refused where not",
+        "run in full precision, even if they are marked",
+        "run in the run's precision if they are marked, and are refused otherwise",
     ),
     (
-        "your own `batch_sampler`, under ddp",
-        "made again over a sampler that shares the samples out",
-        "left alone, with a warning where ranks read the same; samplers are shared as there",
+        "a program's own `batch_sampler`, under ddp",
+        "created again, with a sampler that splits the samples among the ranks",
+        "not changed, with a warning if ranks read the same samples; samplers are split as in Lightning",
     ),
 ]
-"""What is done otherwise on purpose: what, there, here."""
+"""Intended differences: feature, behaviour in Lightning, behaviour here."""
 
 
 def is_absent(module: str, name: str) -> bool:
-    """Whether the tables say of a name, or of a module above it, that it isn't here."""
+    """Whether the tables list a name, or a module above it, as absent."""
     return _reason(_dotted(module, name)) is not None
 
 
 def reason_for(module: str, name: str) -> str:
-    """Say why a name isn't in a module here, which is given as names.py has it."""
+    """Return the reason why a name isn't in a module of this package; `module` is a key of names.py."""
     from stratagem_lightning.names import MODULES
 
     name_there = _dotted(module, name)

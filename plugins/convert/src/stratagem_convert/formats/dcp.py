@@ -186,9 +186,7 @@ def _chunk(
     tensor = _loaded(file, info)
     found = stored_at(tensor, file, info.offset) if isinstance(tensor, torch.Tensor) else None
     if found is None or (found.dtype, found.shape) != (dtype, lengths):
-        raise CheckpointError(
-            f"{file} is damaged: it has another value instead of {name!r}; use another"
-        )
+        raise CheckpointError(f"{file} is damaged: it has another value instead of {name!r}; use another")
     return found.chunks[0]._replace(offsets=offsets)
 
 
