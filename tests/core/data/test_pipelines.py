@@ -6,7 +6,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from stratagem.data.pipelines import begin_epoch, shares_samples, stages_of
-from stratagem.data.sharing import knows_its_part
+from stratagem.data.sharing import is_rank_aware
 
 wds = pytest.importorskip("webdataset", reason="make test-libraries")
 
@@ -30,10 +30,10 @@ def loaders(dataset):
 def test_a_pipeline_that_splits_shards_by_rank_shares_samples():
     for loader in loaders(data(nodesplitter=wds.split_by_node)):
         assert shares_samples(loader)
-        assert knows_its_part(loader)
+        assert is_rank_aware(loader)
     for loader in loaders(data()):
         assert not shares_samples(loader)
-        assert not knows_its_part(loader)
+        assert not is_rank_aware(loader)
     assert all(map(shares_samples, loaders(data(resampled=True))))
 
 

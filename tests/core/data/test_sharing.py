@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 from stratagem.data.sharing import (
     batch_size_in,
-    knows_its_part,
+    is_rank_aware,
     length_of,
     name_of,
     own_sampler,
@@ -65,22 +65,22 @@ PLACES = (
 @pytest.mark.parametrize("name", PLACES)
 def test_a_process_with_a_place_reads_a_part(name):
     stream = Stream()
-    assert not knows_its_part(DataLoader(stream))
+    assert not is_rank_aware(DataLoader(stream))
     setattr(stream, name, None)
-    assert not knows_its_part(DataLoader(stream))
+    assert not is_rank_aware(DataLoader(stream))
     setattr(stream, name, 0)
-    assert knows_its_part(DataLoader(stream))
-    assert knows_its_part(SimpleNamespace(**{name: 1}))
+    assert is_rank_aware(DataLoader(stream))
+    assert is_rank_aware(SimpleNamespace(**{name: 1}))
 
 
 def test_a_sampler_may_know_its_part_and_a_map_style_dataset_is_not_asked(numbers):
     source = numbers(4)
     sampler = DistributedSampler(source, 2, 0)
-    assert knows_its_part(DataLoader(source, sampler=sampler))
-    assert knows_its_part(DataLoader(source, batch_sampler=BatchSampler(sampler, 2, False)))
-    assert knows_its_part(DataLoader(source, batch_size=None, sampler=sampler))
+    assert is_rank_aware(DataLoader(source, sampler=sampler))
+    assert is_rank_aware(DataLoader(source, batch_sampler=BatchSampler(sampler, 2, False)))
+    assert is_rank_aware(DataLoader(source, batch_size=None, sampler=sampler))
     source.rank = 0
-    assert not knows_its_part(DataLoader(source))
+    assert not is_rank_aware(DataLoader(source))
 
 
 def test_a_own_sampler_is_named_with_what_to_use_instead(numbers):

@@ -47,7 +47,7 @@ def reads_by_sampler(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
-def knows_its_part(loader: Any) -> bool:
+def is_rank_aware(loader: Any) -> bool:
     """Whether `loader` seems to read a different part of the data on each rank."""
     return shares_samples(loader) or any(
         getattr(part, place, None) is not None
@@ -65,7 +65,7 @@ def warn_of_same_data(loader: Any, collectives: Collectives, consequence: str) -
         collectives: rank and number of ranks; nothing is sent.
         consequence: what happens then, as the end of a sentence.
     """
-    if collectives.world_size == 1 or knows_its_part(loader) or hasattr(loader, "load_state_dict"):
+    if collectives.world_size == 1 or is_rank_aware(loader) or hasattr(loader, "load_state_dict"):
         return
     if reads_by_sampler(loader):
         what = f"the loader has its own sampler ({own_sampler(loader)})"

@@ -5,7 +5,7 @@ from stratagem.data.generators import global_kept
 from stratagem.data.loaders import holds_loaders
 from stratagem.data.rebuild import in_order, order_of, with_sampler
 from stratagem.data.rng import capture_rng, forked_rng, restore_rng
-from stratagem.data.sharing import batch_size_in, knows_its_part, reads_by_sampler
+from stratagem.data.sharing import batch_size_in, is_rank_aware, reads_by_sampler
 from stratagem.data.train import TrainData
 from stratagem.precision.skippable import skippable
 from stratagem.runtime.launching import launch
@@ -32,7 +32,7 @@ __all__ = [
     "global_kept",
     "holds_loaders",
     "in_order",
-    "knows_its_part",
+    "is_rank_aware",
     "launch",
     "loss_of",
     "order_of",

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from stratagem.sdk.loops import (
     global_kept,
-    knows_its_part,
+    is_rank_aware,
     order_of,
     reads_by_sampler,
     seed_everything,
@@ -112,7 +112,7 @@ def share_sampler(loader: Any, ranks: Collectives, seed: int, evaluation: bool =
     if ranks.world_size == 1 or not isinstance(loader, DataLoader) or not reads_by_sampler(loader):
         return loader
     has_own_batches = loader.batch_sampler is not None and loader.batch_size is None
-    if has_own_batches or knows_its_part(loader) or not isinstance(loader.sampler, Sized):
+    if has_own_batches or is_rank_aware(loader) or not isinstance(loader.sampler, Sized):
         return loader
     order = order_of(loader)
     is_shared_anyway = order is not None and (order.is_whole or not evaluation)
