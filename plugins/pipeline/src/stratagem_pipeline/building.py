@@ -39,7 +39,7 @@ class Pipeline:
     """A user's module in stages."""
 
     line: Line
-    stand_in: ForwardInterceptor
+    interceptor: ForwardInterceptor
     micro_batches: int
     holders: dict[int, tuple[int, ...]]
     """id(parameter or buffer) → the ranks of a copy that hold it."""
@@ -60,8 +60,8 @@ class Pipeline:
             UsageError: the module can't be called with them.
         """
         if self.traced is not None:
-            return self.traced.value(self.stand_in.name, args, kwargs)
-        return only_argument(self.stand_in.name, args, kwargs)
+            return self.traced.value(self.interceptor.name, args, kwargs)
+        return only_argument(self.interceptor.name, args, kwargs)
 
     def rows_of(self, tensors: Sequence[torch.Tensor]) -> int:
         """Return the number of rows in the input of the first layer.
@@ -69,8 +69,8 @@ class Pipeline:
         Raises:
             DataError: tensors that must have a row per sample differ in their rows.
         """
-        having_rows = tensors if self.stand_in.every_tensor_has_rows else tensors[:1]
-        return rows_of(having_rows, self.stand_in.name)
+        having_rows = tensors if self.interceptor.every_tensor_has_rows else tensors[:1]
+        return rows_of(having_rows, self.interceptor.name)
 
     def returned(self, value: Any) -> Any:
         """Return the pipelined module's output, given the last layer's."""
@@ -82,7 +82,7 @@ class Stages:
     """The layers of a pipeline in stages, each on its rank, before `pipeline` makes a `Pipeline` of them."""
 
     settings: Settings
-    stand_in: ForwardInterceptor
+    interceptor: ForwardInterceptor
     placement: Placement
     layers: tuple[tuple[nn.Module, ...], ...]
     """Stage → its layers."""
@@ -120,14 +120,14 @@ class Stages:
             request.precision,
             self.settings.activation_checkpointing,
             self.settings.schedule,
-            self.stand_in.call_layer,
+            self.interceptor.call_layer,
             tuple(each for each in request.original_module.parameters() if id(each) not in inside),
             hand_over,
             complete,
         )
         return Pipeline(
             line,
-            self.stand_in,
+            self.interceptor,
             self.micro_batches,
             self.placement.holders(),
             self.settings.batch_statistics_per_part,
@@ -146,9 +146,9 @@ def divide(
     """
     is_traced = settings.split_points is not None
     name, net = pipelined_module(request.original_module, settings.pipeline_module, traced=is_traced)
-    stand_in = ForwardInterceptor(net, name)
+    interceptor = ForwardInterceptor(net, name)
     if isinstance(net, nn.ModuleList) and not is_traced:
-        stand_in = Chain(net, name)
+        interceptor = Chain(net, name)
     stages = pipe.world_size * settings.stages_per_rank
     micro_batches = stages if settings.micro_batches is None else settings.micro_batches
     settings.schedule.check_micro_batches(micro_batches, pipe.world_size, stages)
@@ -158,15 +158,15 @@ def divide(
     trace = (
         None
         if settings.split_points is None
-        else _trace(request, settings.split_points, stand_in, micro_batches)
+        else _trace(request, settings.split_points, interceptor, micro_batches)
     )
     layers: list[nn.Module] = list(net.children()) if trace is None else list(trace.stages)
     refuse_more_stages(len(layers), stages)
     placement = Placement(request.original_module, pipe, request.collectives, construction, request.device)
     balance = settings.balance
     if isinstance(balance, str):
-        entry = partial(_entry, request, stand_in, micro_batches, trace)
-        sizes = _automatic(balance, request, placement, entry, layers, stand_in.call_layer, stages)
+        entry = partial(_entry, request, interceptor, micro_batches, trace)
+        sizes = _automatic(balance, request, placement, entry, layers, interceptor.call_layer, stages)
     else:
         sizes = by_hand(balance, len(layers), stages)
     of_stage = _in_stages(layers, sizes)
@@ -176,7 +176,7 @@ def divide(
     request.precision.convert_module(request.module)
     for stage in () if trace is None else trace.stages:
         stage.link()
-    return Stages(settings, stand_in, placement, tuple(of_stage), tuple(ranks), micro_batches, trace)
+    return Stages(settings, interceptor, placement, tuple(of_stage), tuple(ranks), micro_batches, trace)
 
 
 def only_argument(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -246,37 +246,37 @@ def _automatic(
 
 
 def _trace(
-    request: SetupRequest, split_points: Sequence[str], stand_in: ForwardInterceptor, micro_batches: int
+    request: SetupRequest, split_points: Sequence[str], interceptor: ForwardInterceptor, micro_batches: int
 ) -> Traced:
     """Trace the pipelined module with a micro-batch, on every rank."""
     if request.steps is None or request.steps.make_sample is None:
         raise DataError(
-            f"split_points has {stand_in.name} traced with a batch, and this loader gives none without taking it "
+            f"split_points has {interceptor.name} traced with a batch, and this loader gives none without taking it "
             "away from the run: use a DataLoader over a map-style dataset, or write the module as an nn.Sequential"
         )
-    if any(tensor.is_meta for tensor in stand_in.net.parameters()):
+    if any(tensor.is_meta for tensor in interceptor.net.parameters()):
         raise ConfigError(
-            f"{stand_in.name} is to be traced and isn't whole on this rank: construct it again, on every rank"
+            f"{interceptor.name} is to be traced and isn't whole on this rank: construct it again, on every rank"
         )
     # A graph records the devices on which the module's code creates tensors.
     request.original_module.to(request.device)
-    args, kwargs = _called_with(request, stand_in, micro_batches, request.device)
-    return traced(stand_in.net, stand_in.name, args, kwargs, split_points)
+    args, kwargs = _capture_call(request, interceptor, micro_batches, request.device)
+    return traced(interceptor.net, interceptor.name, args, kwargs, split_points)
 
 
 def _entry(
-    request: SetupRequest, stand_in: ForwardInterceptor, micro_batches: int, trace: Traced | None
+    request: SetupRequest, interceptor: ForwardInterceptor, micro_batches: int, trace: Traced | None
 ) -> Any:
     """Return the input of the first layer for one micro-batch."""
     device = torch.device("cpu") if trace is None else request.device
-    args, kwargs = _called_with(request, stand_in, micro_batches, device)
+    args, kwargs = _capture_call(request, interceptor, micro_batches, device)
     if trace is not None:
-        return trace.value(stand_in.name, args, kwargs)
-    return only_argument(stand_in.name, args, kwargs)
+        return trace.value(interceptor.name, args, kwargs)
+    return only_argument(interceptor.name, args, kwargs)
 
 
-def _called_with(
-    request: SetupRequest, stand_in: ForwardInterceptor, micro_batches: int, device: torch.device
+def _capture_call(
+    request: SetupRequest, interceptor: ForwardInterceptor, micro_batches: int, device: torch.device
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with which the step calls the pipelined module, for one micro-batch on `device`."""
     steps = request.steps
@@ -289,4 +289,4 @@ def _called_with(
         else nullcontext()
     )
     with muted, buffers_kept(request.original_module), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        return stand_in.called_with(lambda: steps.chunk_module(steps.sample_step, chunk, 0))
+        return interceptor.capture_call(lambda: steps.chunk_module(steps.sample_step, chunk, 0))

@@ -125,7 +125,7 @@ class Chain(ForwardInterceptor):
         self._first_names = [next(iter(signature(layer.forward).parameters), "") for layer in self._layers]
 
     @contextmanager
-    def acting(self, forward: Callable[..., Any]) -> Iterator[None]:
+    def patched(self, forward: Callable[..., Any]) -> Iterator[None]:
         """While active, calls of the layers are recorded; the call of the last one calls `forward` once."""
         own = [own_call(layer) for layer in self._layers]
 

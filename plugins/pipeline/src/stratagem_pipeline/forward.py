@@ -31,13 +31,13 @@ class PipelinedForward:
         self._pipeline = pipeline
         self._routes: dict[Any, Route] = {}
         layers = [layer for layers in pipeline.line.layers for layer in layers]
-        self._hooks = Hooks(pipeline.stand_in.name, layers)
+        self._hooks = Hooks(pipeline.interceptor.name, layers)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
         """While active, a call of the pipelined module runs the pipeline, and returns its output on every rank."""
         self._hooks.note()
-        with torch.no_grad(), self._pipeline.stand_in.acting(self._forward):
+        with torch.no_grad(), self._pipeline.interceptor.patched(self._forward):
             yield
 
     def release(self) -> None:
@@ -50,7 +50,7 @@ class PipelinedForward:
         self._hooks.refuse_new()
         form, tensors = taken_apart(line.hand_over(pipeline.entry(args, kwargs)))
         rows = pipeline.rows_of(tensors)
-        if pipeline.stand_in.every_tensor_has_rows:
+        if pipeline.interceptor.every_tensor_has_rows:
             each = pipeline.rows or -(-rows // min(pipeline.micro_batches, rows))
             parts = list(zip(*(torch.split(tensor, each) for tensor in tensors)))
             filled = [tuple(padded(tensor, each) for tensor in part) for part in parts]
@@ -69,7 +69,7 @@ class PipelinedForward:
 
     def _shared(self, route: Route, outputs: list[tuple[torch.Tensor, ...]]) -> Any:
         """Concatenate the outputs of all micro-batches, and send them to every rank."""
-        line, name = self._pipeline.line, self._pipeline.stand_in.name
+        line, name = self._pipeline.line, self._pipeline.interceptor.name
         form, last = route.forms[-1], line.stage_ranks[-1]
         merged = []
         for index, (shape, dtype) in enumerate(form.shapes):

@@ -16,7 +16,7 @@ class _Reached(BaseException):
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
-        self.called_with = (args, kwargs)
+        self.arguments = (args, kwargs)
 
 
 class ForwardInterceptor:
@@ -38,7 +38,7 @@ class ForwardInterceptor:
         return layer(value)
 
     @contextmanager
-    def acting(self, forward: Callable[..., Any]) -> Iterator[None]:
+    def patched(self, forward: Callable[..., Any]) -> Iterator[None]:
         """While active, a call of the module calls `forward` instead of the module's own."""
         own = self.net.__dict__.get("forward")
         # On the instance, where Module.__call__ finds it first. The module's hooks still run around it.
@@ -52,7 +52,7 @@ class ForwardInterceptor:
                 # patch: pipelined forward
                 self.net.__dict__["forward"] = own
 
-    def called_with(
+    def capture_call(
         self, step: Callable[[], Any], check: Callable[[], None] = lambda: None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Run a step up to its call of the module; return the arguments of that call.
@@ -69,17 +69,17 @@ class ForwardInterceptor:
             check()
             raise _Reached(args, kwargs)
 
-        with self.acting(leave):
+        with self.patched(leave):
             try:
                 step()
             except _Reached as reached:
-                return reached.called_with
+                return reached.arguments
         raise DataError(
             f"training_step never called {self.name}, the pipelined module, and a pipeline runs its stages in every "
             f"step: call {self.name} once per step"
         )
 
-    def answered(self, step: Callable[[], Any], output: Any, check: Callable[[], None]) -> Any:
+    def run_with_output(self, step: Callable[[], Any], output: Any, check: Callable[[], None]) -> Any:
         """Run a step whose call of the module returns `output`; return what the step returns.
 
         Args:
@@ -92,7 +92,7 @@ class ForwardInterceptor:
         """
         calls = 0
 
-        def answer(*args: Any, **kwargs: Any) -> Any:
+        def return_output(*args: Any, **kwargs: Any) -> Any:
             nonlocal calls
             check()
             calls += 1
@@ -104,7 +104,7 @@ class ForwardInterceptor:
                 )
             return output
 
-        with self.acting(answer):
+        with self.patched(return_output):
             result = step()
         if not calls:
             raise DataError(

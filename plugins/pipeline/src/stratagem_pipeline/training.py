@@ -59,7 +59,7 @@ class Training:
         self._outcome = Outcome(line.pipe, line.stage_ranks[-1], line.device)
         self._routes: dict[Any, tuple[Route, Any]] = {}
         layers = [layer for layers in line.layers for layer in layers]
-        self._changes = Changes(request.original_module, Hooks(pipeline.stand_in.name, layers))
+        self._changes = Changes(request.original_module, Hooks(pipeline.interceptor.name, layers))
         self._layers = {id(m) for layers in line.layers for layer in layers for m in layer.modules()}
         self._is_first_batch = True
         # Of the batch that runs:
@@ -123,21 +123,21 @@ class Training:
         for index, (args, size) in enumerate(self._parts):
             step = partial(self._call, self._steps, *args)
             with kept if index == 0 else nullcontext(), self._muted(size), self._drawing(index):
-                called = self._called_with(step)
+                called = self._capture_call(step)
             self._changes.refuse_parameters()
             entries.append(taken_apart(self._pipeline.line.hand_over(self._pipeline.entry(*called))))
         return entries
 
-    def _called_with(self, step: Callable[[], Any]) -> tuple[Any, Any]:
+    def _capture_call(self, step: Callable[[], Any]) -> tuple[Any, Any]:
         with self._own_layers_alone():
-            return self._pipeline.stand_in.called_with(step, self._changes.refuse_parameters)
+            return self._pipeline.interceptor.capture_call(step, self._changes.refuse_parameters)
 
     def _loss(self, outputs: tuple[torch.Tensor, ...], number: torch.Tensor) -> torch.Tensor:
         """Return a micro-batch's share of the loss. The shares add up to the mean over the batch."""
         index, route = int(number), self._route
         assert route is not None
         args, size = self._parts[index]
-        name = self._pipeline.stand_in.name
+        name = self._pipeline.interceptor.name
         # Views, since torch detaches the stage's own outputs before the weights' backward has used them.
         real = [real_rows(each.view_as(each), route.rows[index], route.padded_rows, name) for each in outputs]
         value = self._pipeline.returned(route.forms[-1].value(real))
@@ -148,7 +148,7 @@ class Training:
         )
         with of_part, self._drawing(index), self._own_layers_alone():
             step = partial(self._call, self._steps, *args)
-            output = self._pipeline.stand_in.answered(step, value, self._changes.refuse_parameters)
+            output = self._pipeline.interceptor.run_with_output(step, value, self._changes.refuse_parameters)
             output = self._pipeline.line.complete(output)
         self._changes.refuse_parameters()
         loss = loss_of(output)
@@ -171,7 +171,7 @@ class Training:
 
     def _elsewhere(self) -> str:
         return (
-            f"training_step computes its loss from layers of {self._pipeline.stand_in.name} that are on another "
+            f"training_step computes its loss from layers of {self._pipeline.interceptor.name} that are on another "
             "rank: use the output of the pipelined module alone"
         )
 
@@ -184,7 +184,7 @@ class Training:
             if isinstance(error, StratagemError):
                 raise
             if "to not have been used in the graph" in str(error):
-                what = f"takes gradients through {self._pipeline.stand_in.name}, which other ranks have layers of"
+                what = f"takes gradients through {self._pipeline.interceptor.name}, which other ranks have layers of"
                 raise DataError(f"training_step {what}: choose ddp for gradient penalties") from error
             if "meta" not in str(error):  # where layers of other ranks are
                 raise
@@ -275,7 +275,7 @@ class Training:
         route = self._route
         if line.has_first and (entry, tuple(rows)) != (route.forms[0], route.rows):
             raise DataError(
-                f"training_step calls {self._pipeline.stand_in.name} with {entry}, where it called it with "
+                f"training_step calls {self._pipeline.interceptor.name} with {entry}, where it called it with "
                 f"{route.forms[0]} for a batch of the same shape: let arguments and their shapes follow from the "
                 "batch's shape"
             )
@@ -294,7 +294,7 @@ class Training:
 
     def _filled(self, entries: list[_Entry]) -> tuple[Form, list[int], list[list[torch.Tensor]]]:
         """Return the micro-batches' common form, their numbers of rows, and their tensors padded to equal rows."""
-        name = self._pipeline.stand_in.name
+        name = self._pipeline.interceptor.name
         rows = [self._pipeline.rows_of(tensors) for _, tensors in entries]
         most = self._pipeline.rows or max(rows)
         if max(rows) > most:
@@ -328,7 +328,7 @@ class Training:
             tensor: of a micro-batch of `rows` rows.
             like: the same tensor of the largest micro-batch, which has `of_largest` rows.
         """
-        if self._pipeline.stand_in.every_tensor_has_rows:
+        if self._pipeline.interceptor.every_tensor_has_rows:
             return True
         return rows != of_largest and (tensor.shape[0], like.shape[0]) == (rows, of_largest)
 
