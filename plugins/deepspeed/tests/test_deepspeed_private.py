@@ -42,7 +42,7 @@ def test_a_replaced_method_is_put_back():
     owner = Owner()
     original = private.replace(owner, "step", lambda: "ours")
     assert (owner.step(), original()) == ("ours", "own")
-    private.put_back(owner, "step")
+    private.restore(owner, "step")
     assert owner.step() == "own"
 
 

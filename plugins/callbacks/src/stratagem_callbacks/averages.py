@@ -24,7 +24,7 @@ def snapshot(prepared: Prepared) -> dict[str, torch.Tensor]:
     return {key: value.detach().clone() for key, value in prepared.model_tensors().items()}
 
 
-def put_back(prepared: Prepared, tensors: Mapping[str, torch.Tensor]) -> None:
+def restore(prepared: Prepared, tensors: Mapping[str, torch.Tensor]) -> None:
     """Load the values of a `snapshot` into the model, the way a checkpoint is loaded. Collective."""
     prepared.load(_Held(prepared, tensors), {}, model_only=True)
 

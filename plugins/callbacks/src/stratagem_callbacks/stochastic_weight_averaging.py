@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import SWALR, get_swa_multi_avg_fn
 
 from stratagem.errors import ConfigError
-from stratagem_callbacks.averages import Averages, put_back, read_saved
+from stratagem_callbacks.averages import Averages, read_saved, restore
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module
@@ -117,7 +117,7 @@ class StochasticWeightAveraging(Callback):
 
     def on_train_end(self, trainer: TrainerView, module: Module) -> None:
         if self._averages is not None:
-            put_back(trainer.prepared, self._averages.tensors)
+            restore(trainer.prepared, self._averages.tensors)
             renew_batch_norm(trainer, module)
 
     def teardown(self, trainer: TrainerView, module: Module, stage: str) -> None:

@@ -11,7 +11,7 @@ from stratagem_trainer.callbacks.monitor import check_count
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from stratagem.errors import ConfigError
-from stratagem_callbacks.averages import Averages, Update, put_back, read_saved, snapshot
+from stratagem_callbacks.averages import Averages, Update, read_saved, restore, snapshot
 
 if TYPE_CHECKING:
     from stratagem_trainer.module.module import Module
@@ -96,7 +96,7 @@ class WeightAveraging(Callback):
 
     def on_evaluation_end(self, trainer: TrainerView, module: Module, stage: str) -> None:
         if self._current is not None:
-            put_back(trainer.prepared, self._current)
+            restore(trainer.prepared, self._current)
             self._current = None
 
     def on_train_end(self, trainer: TrainerView, module: Module) -> None:
@@ -127,7 +127,7 @@ class WeightAveraging(Callback):
         self._count = self._count if current is not None else 0
         self._averages = Averages(prepared, self.use_buffers, count=self._count)
         if current is not None:
-            put_back(prepared, current)
+            restore(prepared, current)
 
     def _update(self, trainer: TrainerView) -> None:
         assert self._averages is not None
@@ -148,7 +148,7 @@ class WeightAveraging(Callback):
     def _swap_in(self, trainer: TrainerView) -> None:
         if self._averages is not None and self._averages.count and self._current is None:
             self._current = snapshot(trainer.prepared)
-            put_back(trainer.prepared, self._averages.tensors)
+            restore(trainer.prepared, self._averages.tensors)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_averages": None, "_current": None}

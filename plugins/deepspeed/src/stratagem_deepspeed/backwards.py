@@ -17,8 +17,8 @@ from stratagem_deepspeed.deepspeed_private import (
     OUTPUT_PROLOGUE,
     PROLOGUE,
     as_plain_tensors,
-    put_back,
     replace,
+    restore,
     runs_own_backward,
 )
 
@@ -55,7 +55,7 @@ class Backwards:
 
     def remove(self) -> None:
         """Give the engine its own methods back."""
-        put_back(self._engine, PROLOGUE, OUTPUT_PROLOGUE)
+        restore(self._engine, PROLOGUE, OUTPUT_PROLOGUE)
         del self._engine, self._prologue, self._each_output, self._before_direct
 
     def note_forward(self) -> None:

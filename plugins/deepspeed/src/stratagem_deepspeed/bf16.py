@@ -10,7 +10,7 @@ from stratagem_sharding.torch_private import post_accumulate_hooks
 from torch import nn
 
 from stratagem import CombinationError
-from stratagem_deepspeed.deepspeed_private import REDUCE_ALL, UPDATE_HALVES, put_back, replace
+from stratagem_deepspeed.deepspeed_private import REDUCE_ALL, UPDATE_HALVES, replace, restore
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
 
@@ -39,13 +39,13 @@ class Bf16Gradients:
         self._idle = IdleParameters(zero, 1, self._groups, zero.fp32_groups_flat_partition, names)
         self.paused = self._idle.paused
         self._reduce = replace(engine, REDUCE_ALL, self._reduce_used)
-        self._update = replace(zero, UPDATE_HALVES, self._put_back_and_update)
+        self._update = replace(zero, UPDATE_HALVES, self._restore_and_update)
         self._stepped: list[bool] = []
 
     def remove(self) -> None:
         """Give the engine its own methods back."""
-        put_back(self._engine, REDUCE_ALL)
-        put_back(self._zero, UPDATE_HALVES)
+        restore(self._engine, REDUCE_ALL)
+        restore(self._zero, UPDATE_HALVES)
 
     def take_stand_ins_away(self) -> None:
         """Do nothing: no placeholders are used here."""
@@ -89,9 +89,9 @@ class Bf16Gradients:
             if not stepped:
                 self._idle.keep_whole(index)
 
-    def _put_back_and_update(self) -> None:
+    def _restore_and_update(self) -> None:
         with torch.no_grad():
             for index, stepped in enumerate(self._stepped):
-                (self._idle.put_back if stepped else self._idle.put_back_whole)(index)
+                (self._idle.restore if stepped else self._idle.restore_whole)(index)
         self._stepped = []
         self._update()

@@ -51,7 +51,7 @@ def replace(owner: Any, name: str, method: Callable[..., Any]) -> Callable[..., 
     return original
 
 
-def put_back(owner: Any, *names: str) -> None:
+def restore(owner: Any, *names: str) -> None:
     """Undo `replace`: the instance uses its class's methods again."""
     for name in names:
         delattr(owner, name)

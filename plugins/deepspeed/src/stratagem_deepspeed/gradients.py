@@ -18,8 +18,8 @@ from stratagem_deepspeed.deepspeed_private import (
     REDUCE,
     STEP_GROUP,
     as_plain_tensors,
-    put_back,
     replace,
+    restore,
 )
 from stratagem_deepspeed.idle import IdleParameters, used_anywhere
 
@@ -81,7 +81,7 @@ class Gradients:
     def remove(self) -> None:
         """Remove placeholders and hooks, and give the engine its own methods back."""
         self._held.release()
-        put_back(self._zero, REDUCE, COMPLETE, STEP_GROUP)
+        restore(self._zero, REDUCE, COMPLETE, STEP_GROUP)
 
     # In backward ------------------------------------------------------------------------------------
 
@@ -251,4 +251,4 @@ class Gradients:
     def _step_group(self, index: int) -> None:
         if self._idle.keep(index):
             self._step(index)
-            self._idle.put_back(index)
+            self._idle.restore(index)

@@ -107,7 +107,7 @@ class IdleParameters:
         place = self._zero.sub_group_to_group_id[index] if self._stage == 3 else index
         return scalars_of(optimizer, self._flats[index], optimizer.param_groups[place])
 
-    def put_back(self, index: int) -> None:
+    def restore(self, index: int) -> None:
         """Write back the slices that `keep` has copied."""
         for parameter, values in self._kept.pop(index, ()):
             for name, part in self._parts(index, parameter):
@@ -125,10 +125,10 @@ class IdleParameters:
             (p, {name: part.clone() for name, part in self._parts(index, p)}) for p in self._groups[index]
         ]
 
-    def put_back_whole(self, index: int) -> None:
+    def restore_whole(self, index: int) -> None:
         """Write back the partition and counters that `keep_whole` has copied."""
         flat = self._flats[index]
-        self.put_back(index)
+        self.restore(index)
         state = self._states.pop(index)
         if state is None:
             self._zero.optimizer.state.pop(flat, None)

@@ -94,7 +94,7 @@ class FlatViews:
         self._views = [(parameter, parameter.data) for parameter in parameters]
 
     @torch.no_grad()
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Copy assigned data into the flat tensors, and make each parameter a view of them again."""
         for parameter, view in self._views:
             if parameter.data_ptr() != view.data_ptr():

@@ -304,7 +304,7 @@ class DeepSpeedPrepared(Prepared):
         if self._partitioned is not None:
             self._partitioned.follow_changes()
         elif self.stage and self.optimizers:
-            self._flat_views.put_back()
+            self._flat_views.restore()
             follow_parameters(self.engine.optimizer)
 
     def zero_grad(self, index: int) -> None:
@@ -381,7 +381,7 @@ class DeepSpeedPrepared(Prepared):
         return self._checkpoint.state()
 
     def load(self, reader: CheckpointReader, state: dict[str, Any], *, model_only: bool = False) -> None:
-        self._flat_views.put_back()
+        self._flat_views.restore()
         self._checkpoint.load(reader, state, model_only=model_only)
         if self._partitioned is not None:
             self._partitioned.follow_load()

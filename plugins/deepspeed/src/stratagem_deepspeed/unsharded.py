@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stratagem_deepspeed.deepspeed_private import REDUCE_ALL, put_back, replace
+from stratagem_deepspeed.deepspeed_private import REDUCE_ALL, replace, restore
 from stratagem_deepspeed.idle import used_anywhere
 from stratagem_deepspeed.masters import Scalars
 
@@ -32,7 +32,7 @@ class WholeGradients:
 
     def remove(self) -> None:
         """Give the engine its own method back."""
-        put_back(self._engine, REDUCE_ALL)
+        restore(self._engine, REDUCE_ALL)
 
     def before_step(self) -> None:
         """Do nothing: each parameter is stepped separately."""

@@ -71,8 +71,8 @@ class _Hooks:
     def after(self, module: nn.Module, output: Any) -> Any:
         if not self._entered:
             return None  # another hook raised before `before`
-        route, put_back = self._entered.pop()
-        put_back()
+        route, restore = self._entered.pop()
+        restore()
         return None if output is None else route.combined(output)  # None: it raised
 
     def _checked(self, values: list[Any], has_more: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,12 +104,12 @@ def _own_experts(module: nn.Module, experts: int, ranks: int) -> Callable[[], No
     for name in counts:
         setattr(module, name, experts // ranks)
 
-    def put_back() -> None:
+    def restore() -> None:
         table.update(shards)
         for name in counts:
             setattr(module, name, experts)
 
-    return put_back
+    return restore
 
 
 @dataclass(frozen=True)

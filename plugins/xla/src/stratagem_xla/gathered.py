@@ -29,9 +29,9 @@ from stratagem_xla.xla_private import (
     empty,
     is_gathered,
     numbers_of,
-    put_back,
     register_hooks,
     replace,
+    restore,
     whole_shape,
 )
 
@@ -88,7 +88,7 @@ class GatheredUnit:
 
     def release(self) -> None:
         """Leave the wrapper as it was, so that nothing keeps both alive."""
-        put_back(self._wrapper)
+        restore(self._wrapper)
 
     def _gathering(self, *args: Any, **kwargs: Any) -> None:
         coming = [pair for pair in self.pairs if not pair.is_gathered]

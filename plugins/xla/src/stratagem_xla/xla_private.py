@@ -29,7 +29,7 @@ def replace(wrapper: Any, name: str, method: Callable[..., Any]) -> Callable[...
     return original
 
 
-def put_back(wrapper: Any) -> None:
+def restore(wrapper: Any) -> None:
     """Give a wrapper its class's methods again."""
     for name in REPLACED:
         del vars(wrapper)[name]

@@ -90,7 +90,7 @@ class OwnedStep(WholeStep):
 
     def _show_dtensors(self) -> None:
         # Also after an exception: parameters that were stepped before it keep their new values, as in one process.
-        self._put_back()
+        self._restore()
         with torch.no_grad(), without_subclass_functions():
             for parameter, shard in zip(self._stepped, self._owners.scatter(self._stepped, self._wholes)):
                 local_shard(parameter).copy_(shard)

@@ -64,7 +64,7 @@ class ReplicatedStep(WholeStep):
     def _show_dtensors(self) -> None:
         # Also after an exception: parameters that were stepped before it keep their new values, as in one process.
         owner = self._owner
-        self._put_back()
+        self._restore()
         with torch.no_grad(), without_subclass_functions():
             for seen, parameter in owner.items():
                 write(parameter, seen)

@@ -34,7 +34,7 @@ class WholeStep(LocalStep):
             )
         self._seen = SeenParameters()
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         """Put the user's parameters back into the optimizer's groups, and key its states by them."""
         optimizer = self._optimizer
         stepped, optimizer.state = optimizer.state, self._state
