@@ -21,10 +21,10 @@ def test_groups_that_were_added_are_shared_out():
     one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     zero = ZeroRedundancyOptimizer([one], torch.optim.SGD, lr=0.5)
     zero.param_groups.append({**zero.param_groups[0], "params": [other]})
-    groups = private.share_out_again(zero)
+    groups = private.partition_again(zero)
     assert [group["params"] for group in groups] == [[one], [other]]
     zero.optim.param_groups.extend(groups[1:])
-    private.finish_sharing(zero)
+    private.finish_partition(zero)
     one.grad, other.grad = torch.ones(2), torch.ones(3)
     zero.step()
     assert one.tolist() == [0.5] * 2

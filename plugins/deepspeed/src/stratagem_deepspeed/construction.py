@@ -44,7 +44,7 @@ def materialize(request: SetupRequest, construction: Construction | None, parts:
     return made
 
 
-def share_out(
+def shard_parameters(
     request: SetupRequest, construction: Construction | None, parts: Parts, config: dict[str, Any]
 ) -> Made:
     """Shard every parameter over the ranks, with rank 0's values. Collective.

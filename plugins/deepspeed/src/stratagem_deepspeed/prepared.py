@@ -22,7 +22,7 @@ from stratagem.sdk.states import optimizer_replicas
 from stratagem_deepspeed import native, output
 from stratagem_deepspeed.backwards import Backwards, WindowGradients, dropped_within_window, refuse_gradients
 from stratagem_deepspeed.checkpoints import engine_checkpoint
-from stratagem_deepspeed.construction import Traces, materialize, share_out
+from stratagem_deepspeed.construction import Traces, materialize, shard_parameters
 from stratagem_deepspeed.deepspeed_private import forget_children, leave_forward_stack
 from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
@@ -84,7 +84,7 @@ class DeepSpeedPrepared(Prepared):
         client = client_optimizer(request, configuration.makes_optimizer)
         originals = Originals((), False)
         if self.stage == 3:
-            made = share_out(request, construction, parts, config)
+            made = shard_parameters(request, construction, parts, config)
         else:
             made = materialize(request, construction, parts)
             if request.precision.param_dtype is not None:

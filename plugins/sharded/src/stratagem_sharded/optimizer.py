@@ -23,9 +23,9 @@ from torch.optim import Optimizer
 from stratagem import ConfigError
 from stratagem_sharded.torch_private import (
     broadcast_parameters,
-    finish_sharing,
+    finish_partition,
     move_step_hooks,
-    share_out_again,
+    partition_again,
 )
 
 with warnings.catch_warnings():
@@ -103,18 +103,18 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return optimizer_of_part(self.whole, groups)
 
     def _include_added_groups(self) -> None:
-        """Share out the parameters of groups that were added to `whole`. Earlier ones stay with their ranks."""
+        """Partition the parameters of groups that were added to `whole`. Earlier ones stay with their ranks."""
         refuse_other_members(self.param_groups, self._shared_out, "ddp_sharded")
         count = len(self.optim.param_groups)
         if len(self.param_groups) == count:
             return
-        added = share_out_again(self)[count:]
+        added = partition_again(self)[count:]
         self.optim.param_groups.extend(added)
         for parameter in (each for group in added for each in group["params"]):
             if parameter in self.whole.state:
                 self.optim.state[parameter] = self.whole.state[parameter]
         self.whole.state.clear()
-        finish_sharing(self)
+        finish_partition(self)
         self._shared_out = members_of(self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

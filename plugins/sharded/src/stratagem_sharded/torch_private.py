@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-def share_out_again(zero: ZeroRedundancyOptimizer) -> list[dict[str, Any]]:
-    """Share out `zero.param_groups` among ranks as they are now; call `finish_sharing` when local groups are.
+def partition_again(zero: ZeroRedundancyOptimizer) -> list[dict[str, Any]]:
+    """Partition `zero.param_groups` over the ranks as they are now; call `finish_partition` when local groups are.
 
     `add_param_group` does it for one group that it adds itself, and a group that the user added to the optimizer
     that this one stands for is in `param_groups` already.
@@ -40,7 +40,7 @@ def move_step_hooks(whole: Optimizer, part: Optimizer, stepped: Optimizer) -> No
         setattr(stepped, name, getattr(whole, name))
 
 
-def finish_sharing(zero: ZeroRedundancyOptimizer) -> None:
+def finish_partition(zero: ZeroRedundancyOptimizer) -> None:
     """Note which parameters are trained, and make what they are broadcast in."""
     own: Any = zero
     own._is_trainable_mask = own._get_is_trainable_mask()
