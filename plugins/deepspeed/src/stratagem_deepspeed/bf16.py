@@ -47,7 +47,7 @@ class Bf16Gradients:
         restore(self._engine, REDUCE_ALL)
         restore(self._zero, UPDATE_HALVES)
 
-    def take_stand_ins_away(self) -> None:
+    def remove_engine_gradients(self) -> None:
         """Do nothing: no placeholders are used here."""
 
     def check_assigned(self) -> None:

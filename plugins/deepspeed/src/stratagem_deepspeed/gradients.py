@@ -230,7 +230,7 @@ class Gradients:
         """
         self._idle.check()
 
-    def take_stand_ins_away(self) -> None:
+    def remove_engine_gradients(self) -> None:
         """Remove `EngineGradient`s, before autograd or the engine read gradients.
 
         Raises:

@@ -34,7 +34,7 @@ def guard(optimizers: Iterable[Optimizer]) -> None:
             group["params"] = EngineParameters(group["params"])
 
 
-def take_guards_away(optimizers: Iterable[Optimizer]) -> None:
+def remove_guards(optimizers: Iterable[Optimizer]) -> None:
     """Put ordinary lists into the groups again, for the engine, or for the user at the end."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         if isinstance(group["params"], EngineParameters):

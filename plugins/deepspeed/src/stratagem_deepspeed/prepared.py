@@ -28,7 +28,7 @@ from stratagem_deepspeed.drive import OwnFolders
 from stratagem_deepspeed.following import follow_gradients
 from stratagem_deepspeed.forward import Computed
 from stratagem_deepspeed.frozen import Frozen
-from stratagem_deepspeed.groups import guard, take_guards_away
+from stratagem_deepspeed.groups import guard, remove_guards
 from stratagem_deepspeed.kept import Parts, keep, own_parts
 from stratagem_deepspeed.masters import FlatViews, follow_parameters
 from stratagem_deepspeed.optimizer import client_groups, client_optimizer, repair_adagrad
@@ -116,7 +116,10 @@ class DeepSpeedPrepared(Prepared):
         self._untrained: list[Any] = []
         if optimizers and request.steps is None:
             self._backwards = Backwards(
-                self.engine, self.stage, self._take_stand_ins_away, request.original_module.named_parameters()
+                self.engine,
+                self.stage,
+                self._remove_engine_gradients,
+                request.original_module.named_parameters(),
             )
         elif not request.loop.training and request.steps is None and self._world_size > 1:
             self._untrained = refuse_gradients(module, self.engine)
@@ -151,7 +154,7 @@ class DeepSpeedPrepared(Prepared):
     # Per step -------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._take_stand_ins_away()
+        self._remove_engine_gradients()
         if self._backwards is not None:
             self._backwards.note_forward()
         self._equal_buffers.make_equal()
@@ -204,7 +207,7 @@ class DeepSpeedPrepared(Prepared):
                 "one that it gets there: pass it to setup() with the module, and step the one that it returns"
             )
         self._frozen.check()
-        self._take_stand_ins_away()
+        self._remove_engine_gradients()
         if self._backwards is not None:
             self._backwards.begin()
             self._backwards.refuse_other_flags()
@@ -232,14 +235,14 @@ class DeepSpeedPrepared(Prepared):
         if self._backwards is not None:
             self._backwards.fail()
 
-    def _take_stand_ins_away(self) -> None:
+    def _remove_engine_gradients(self) -> None:
         if self._gradients is not None:
-            self._gradients.take_stand_ins_away()
+            self._gradients.remove_engine_gradients()
 
     def complete_gradients(self, index: int) -> None:
         if self._backwards is None or self._gradients is None:
             return
-        self._gradients.take_stand_ins_away()
+        self._gradients.remove_engine_gradients()
         if not self._backwards.waits_for_reduction:
             self._gradients.check_assigned()
         self._backwards.check_step()
@@ -404,7 +407,7 @@ class DeepSpeedPrepared(Prepared):
 
     @contextmanager
     def _plain_groups(self) -> Iterator[None]:
-        take_guards_away(self.optimizers)
+        remove_guards(self.optimizers)
         try:
             yield
         finally:
@@ -419,7 +422,7 @@ class DeepSpeedPrepared(Prepared):
         whole: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         if self.stage == 3 and self._world_size == 1:
             whole = self._checkpoint.whole_parameters()
-        take_guards_away(self.optimizers)
+        remove_guards(self.optimizers)
         super().release()
         del self._checkpoint, self._flat_views
         engine, self.engine = self.engine, None

@@ -37,7 +37,7 @@ class WholeGradients:
     def before_step(self) -> None:
         """Do nothing: each parameter is stepped separately."""
 
-    def take_stand_ins_away(self) -> None:
+    def remove_engine_gradients(self) -> None:
         """Do nothing: no placeholders are used here."""
 
     def check_assigned(self) -> None:
