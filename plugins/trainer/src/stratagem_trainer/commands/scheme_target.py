@@ -14,7 +14,7 @@ from stratagem.errors import TargetError, UnknownNameError
 from stratagem.sdk.catalogue import known_plugins, load_catalogue
 from stratagem_trainer.commands.target import Target
 
-Made = Literal["model", "data"]
+TargetKind = Literal["model", "data"]
 """Kinds of components that make a command's module or data."""
 
 
@@ -22,7 +22,7 @@ Made = Literal["model", "data"]
 class SchemeTarget:
     """A text for the component that is named before the colon."""
 
-    kind: Made
+    kind: TargetKind
     scheme: str
     text: str
     """The text after the colon. It is the first argument of the component's class."""
@@ -65,7 +65,7 @@ class SchemeTarget:
 AnyTarget = Union[Target, SchemeTarget]
 
 
-def parse_target(text: str, kind: Made) -> AnyTarget:
+def parse_target(text: str, kind: TargetKind) -> AnyTarget:
     """Check a target as far as possible without running the user's code.
 
     Raises:
@@ -91,7 +91,7 @@ def parse_target(text: str, kind: Made) -> AnyTarget:
     return SchemeTarget(kind, scheme, os.path.abspath(rest) if os.path.exists(rest) else rest)
 
 
-def _refuse_missing_plugin(kind: Made, scheme: str, cause: TargetError) -> None:
+def _refuse_missing_plugin(kind: TargetKind, scheme: str, cause: TargetError) -> None:
     """Raise an error that says what to install, if a known plugin has the scheme."""
     distribution = known_plugins().of_kind(kind).get(scheme)
     if distribution is not None:

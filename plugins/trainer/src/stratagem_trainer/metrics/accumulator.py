@@ -10,7 +10,7 @@ from typing import Any, Union
 import torch
 
 from stratagem_trainer.metrics.reading import numbers
-from stratagem_trainer.metrics.reduction import Partial
+from stratagem_trainer.metrics.reduction import PartialReduction
 
 Value = Union[float, torch.Tensor]
 """A float, or a detached 0-dim tensor. Reading the tensor waits for the device."""
@@ -56,12 +56,12 @@ class Accumulator:
             number = total.item() if isinstance(total, torch.Tensor) else total
             self.total = _extreme(self.op, number, value)
 
-    def partial(self) -> Partial:
+    def partial(self) -> PartialReduction:
         """Return this rank's share. Waits for the device."""
         total, weight = as_float(self.total), self._known_weight()
         if self.op == "mean":
             total = total / weight if weight else 0.0
-        return Partial(self.op, total, weight)
+        return PartialReduction(self.op, total, weight)
 
     def _known_weight(self) -> float:
         # Counts of samples stay ints.

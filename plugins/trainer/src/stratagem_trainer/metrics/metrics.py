@@ -27,7 +27,7 @@ from stratagem_trainer.metrics.metric_objects import (
     value_of_step,
 )
 from stratagem_trainer.metrics.reducer import Reducer, refuse_shared
-from stratagem_trainer.metrics.reduction import Partial, RankLog
+from stratagem_trainer.metrics.reduction import PartialReduction, RankLog
 from stratagem_trainer.metrics.row_buffer import RowBuffer
 from stratagem_trainer.metrics.scope import LOADER, REDUCTIONS, Scope
 
@@ -204,7 +204,7 @@ class Metrics:
         values = self._train.by_step_key(logged)
         options, names = self._train.options, dict(zip(values, logged))
         synced = {
-            key: Partial(options(name).reduce_fx, logged[name], weights[name])
+            key: PartialReduction(options(name).reduce_fx, logged[name], weights[name])
             for key, name in names.items()
             if options(name).sync_dist
         }

@@ -19,7 +19,7 @@ PER_BLOCK = 63
 _HEADER = 7
 
 
-class Partial(NamedTuple):
+class PartialReduction(NamedTuple):
     """One rank's share of a value that is reduced over ranks."""
 
     op: str
@@ -38,7 +38,7 @@ class Partial(NamedTuple):
 class RankLog:
     """What one rank has logged until a logging point."""
 
-    synced: Mapping[str, Partial] = field(default_factory=dict)
+    synced: Mapping[str, PartialReduction] = field(default_factory=dict)
     """Values to reduce over ranks."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """Values that were logged without `sync_dist`."""
@@ -120,12 +120,14 @@ class LogReduction:
         most = [int(max(rank[column] for rank in headers)) for column in (5, 6)]
         return ReducedLog(values, tuple(int(rank[4]) for rank in headers), *most)
 
-    def merge_rows(self, rows: Sequence[Mapping[str, Partial]]) -> list[dict[str, float]]:
+    def merge_rows(self, rows: Sequence[Mapping[str, PartialReduction]]) -> list[dict[str, float]]:
         """Reduce the rows of single evaluation steps. A row is reduced over the ranks that have it. Collective."""
-        everyone: list[Sequence[Mapping[str, Partial]]] = self._collectives.gather_objects(list(rows))
+        everyone: list[Sequence[Mapping[str, PartialReduction]]] = self._collectives.gather_objects(
+            list(rows)
+        )
         merged = []
         for index in range(max(map(len, everyone))):
-            found: dict[str, list[Partial]] = {}
+            found: dict[str, list[PartialReduction]] = {}
             for theirs in everyone:
                 for name, part in (theirs[index] if index < len(theirs) else {}).items():
                     found.setdefault(name, []).append(part)
@@ -150,8 +152,10 @@ class LogReduction:
 
     def _reduce_by_name(self, log: RankLog, where: str) -> dict[str, float]:
         """Reduce if only ranks without data lack names; refuse any other difference."""
-        mine = {name: Partial(part.op, part.local(), part.weight) for name, part in log.synced.items()}
-        everyone: list[tuple[bool, dict[str, Partial]]] = self._collectives.gather_objects(
+        mine = {
+            name: PartialReduction(part.op, part.local(), part.weight) for name, part in log.synced.items()
+        }
+        everyone: list[tuple[bool, dict[str, PartialReduction]]] = self._collectives.gather_objects(
             (log.had_batches, mine)
         )
         expected = max((parts for had, parts in everyone if had), key=len, default={})
@@ -166,7 +170,7 @@ class LogReduction:
         return reduced
 
 
-def _reduce_parts(parts: Sequence[Partial]) -> float:
+def _reduce_parts(parts: Sequence[PartialReduction]) -> float:
     values = torch.tensor([part.value for part in parts], dtype=torch.float64)
     return _reduce(parts[0].op, values, torch.tensor([part.weight for part in parts]))
 

@@ -11,7 +11,7 @@ from torch import nn
 from stratagem.errors import LoggingError
 from stratagem_trainer.metrics.accumulator import Accumulator, Value, as_float
 from stratagem_trainer.metrics.metric_objects import path_in, refuse_unless_scalar
-from stratagem_trainer.metrics.reduction import Partial
+from stratagem_trainer.metrics.reduction import PartialReduction
 
 POSITION = ("step", "epoch")
 """Columns of every row. No value may have these names."""
@@ -219,14 +219,14 @@ class Scope:
             self._rows += [StepRow({}, {})] * (self.num_batches - 1 - len(self._rows))
             self._rows.append(self.take_step())
 
-    def take_rows(self) -> list[dict[str, Partial]]:
+    def take_rows(self) -> list[dict[str, PartialReduction]]:
         """Return and clear the rows of single evaluation steps, in order. Waits for the device."""
         if self.step.values and not self.is_training:
             self._rows.append(self.take_step())  # logged after the last step
         rows, self._rows = self._rows, []
         return [
             {
-                self._options[name].step_key(name): Partial(
+                self._options[name].step_key(name): PartialReduction(
                     self._options[name].reduce_fx if self._options[name].sync_dist else "first",
                     as_float(value),
                     row.weights[name],
@@ -236,7 +236,7 @@ class Scope:
             for row in rows
         ]
 
-    def take_sums(self) -> dict[str, Partial]:
+    def take_sums(self) -> dict[str, PartialReduction]:
         """Return and clear the accumulated values. Waits for the device."""
         parts = {name: total.partial() for name, total in self._sums.items()}
         self._sums.clear()

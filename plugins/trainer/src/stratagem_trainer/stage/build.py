@@ -88,7 +88,7 @@ def begin_stage(
         return optimizers
 
     before_backward = hooks.of("on_before_backward") if is_training and module.automatic_optimization else []
-    steps, ends = step_module(module, before_backward), step_ends(module)
+    steps, ends = step_module(module, before_backward), step_end_fns(module)
     prepared = runtime.session.prepare(
         EndedSteps(steps, ends) if ends else steps,
         module,
@@ -242,7 +242,7 @@ def tear_down(hooks: HookRunner, datamodule: DataModule | None, stage: str) -> N
     hooks("teardown", stage)
 
 
-def step_ends(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
+def step_end_fns(module: Module) -> dict[str, Callable[[list[Any]], Any]]:
     """Return, for each step whose `*_step_end` method the user's class defines, that method."""
     steps = ("training_step", "validation_step", "test_step")
     return {
