@@ -139,7 +139,7 @@ class UnitGradients:
             parameter.grad = whole.redistribute(placements=parameter.placements)
         self._reduce_assigned(self._kept())
 
-    def bring(self, parameter: Any) -> None:
+    def reduce_into_grad(self, parameter: Any) -> None:
         """Reduce gradients of backwards within `no_sync`, when the user's code reads one. Collective.
 
         Raises:
@@ -174,14 +174,14 @@ class UnitGradients:
             self._drop([each for each in kept if id(each.sharded_param) in ids])
 
     def _drop(self, kept: Iterable[Any]) -> None:
-        # The gathered copy of a parameter split by tensor parallelism is a DTensor, whose `.grad` calls `bring`.
+        # The gathered copy of a parameter split by tensor parallelism is a DTensor, whose `.grad` calls `reduce_into_grad`.
         with self._at_work():
             for each in kept:
                 drop_gradient(each)
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """While active, reads of `.grad` are internal and don't trigger `bring` or `replace`."""
+        """While active, reads of `.grad` are internal and don't trigger `reduce_into_grad` or `replace`."""
         before, self._is_at_work = self._is_at_work, True
         try:
             yield
@@ -275,8 +275,8 @@ class _Kept:
     def __init__(self, gradients: UnitGradients, parameter: Any) -> None:
         self._gradients, self._parameter = gradients, parameter
 
-    def bring(self) -> None:
-        self._gradients.bring(self._parameter)
+    def reduce_into_grad(self) -> None:
+        self._gradients.reduce_into_grad(self._parameter)
 
     def drop(self) -> None:
         self._gradients.replace(self._parameter)

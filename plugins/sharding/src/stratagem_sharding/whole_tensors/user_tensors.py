@@ -66,7 +66,7 @@ _READ_NO_VALUES: set[Callable[..., Any]] = set()
 class KeptGradient(Protocol):
     """A gradient that isn't averaged yet, and isn't part of the parameter's `.grad`."""
 
-    def bring(self) -> None:
+    def reduce_into_grad(self) -> None:
         """Average it and add it to `.grad` of the parameter. Collective. Called before the user's code reads that."""
 
     def drop(self) -> None:
@@ -255,7 +255,7 @@ def _attribute(function: Callable[..., Any], args: Any, name: str) -> Any:
         return _detach(tensor)
     kept: KeptGradient | None = getattr(tensor, KEPT_GRADIENT, None) if name == "get grad" else None
     if kept is not None:
-        kept.bring()
+        kept.reduce_into_grad()
     with without_subclass_functions():
         return _as_whole(function(*args))
 
