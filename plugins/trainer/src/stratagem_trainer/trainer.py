@@ -34,8 +34,8 @@ from stratagem_trainer.settings import Limit, TrainerSettings
 from stratagem_trainer.stage.build import needed_features
 from stratagem_trainer.stage.collect_results import (
     SEVERAL_NODES,
-    bring_back,
     destination,
+    load_results,
     refuse_untrained,
     say_untrained,
 )
@@ -289,7 +289,7 @@ class Trainer(TrainerView):
             )
             reason = result.not_brought_back
             if where is not None and reason is None and not result.in_launching_process:
-                reason = bring_back(model, where)
+                reason = load_results(model, where)
         if where is not None and reason is not None:
             say_untrained(model, reason)
         self._after_launch("fit")

@@ -63,8 +63,8 @@ def destination(module: Any) -> Iterator[Destination | None]:
         yield Destination(os.path.join(folder, "weights"), frozenset(_tensors(module)))
 
 
-def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | None:
-    """Write the state that `bring_back` reads. Called in the workers. Collective.
+def save_results(runtime: Runtime, prepared: Prepared, where: Destination) -> str | None:
+    """Write the state that `load_results` reads. Called in the workers. Collective.
 
     Returns:
         The reason why the state can't be copied back, equal on all ranks; None if it was written.
@@ -99,7 +99,7 @@ def leave(runtime: Runtime, prepared: Prepared, where: Destination) -> str | Non
     return None
 
 
-def bring_back(module: nn.Module, where: Destination) -> str | None:
+def load_results(module: nn.Module, where: Destination) -> str | None:
     """Copy the state that workers wrote into `module`, with the workers' dtypes and shapes.
 
     Returns:

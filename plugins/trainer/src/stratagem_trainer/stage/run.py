@@ -40,7 +40,7 @@ from stratagem_trainer.stage.build import (
     prepare_module,
     tear_down,
 )
-from stratagem_trainer.stage.collect_results import leave
+from stratagem_trainer.stage.collect_results import save_results
 from stratagem_trainer.stage.explain_error import explain
 from stratagem_trainer.stage.preemption import (
     break_off,
@@ -200,7 +200,9 @@ def _fit(
             remove_preempted(trainer)
         result = _result(state, trainer, [state.metrics.latest()])
         if request.destination is not None and not runtime.in_launching_process:
-            result = replace(result, not_brought_back=leave(runtime, state.prepared, request.destination))
+            result = replace(
+                result, not_brought_back=save_results(runtime, state.prepared, request.destination)
+            )
         tear_down(hooks, source.datamodule, "fit")
         register(settings.model_registry, loggers, trainer.checkpoint_callback)
         _close(state, loggers)
