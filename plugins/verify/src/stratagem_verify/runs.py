@@ -197,7 +197,7 @@ class _Replay(Record):
 
     def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
         if self._states:
-            state.put_rank_state(module, self._states[self._index % self.ranks])
+            state.restore_rank_state(module, self._states[self._index % self.ranks])
         rng = self._index * (self.ranks if self._form == "whole" else 1)
         restore_rng(self._rngs[min(rng, len(self._rngs) - 1)], trainer.device)
         if self._seed is not None:

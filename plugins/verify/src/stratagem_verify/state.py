@@ -104,7 +104,7 @@ def rank_state(module: nn.Module) -> dict[str, Any]:
     return {**outside_state(module), **buffers}
 
 
-def put_rank_state(module: nn.Module, state: Mapping[str, Any]) -> None:
+def restore_rank_state(module: nn.Module, state: Mapping[str, Any]) -> None:
     """Restore what `rank_state` returned."""
     for name, value in state.items():
         prefix, _, attribute = name.rpartition(".")

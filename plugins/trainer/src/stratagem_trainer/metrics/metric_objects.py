@@ -98,7 +98,7 @@ def path_in(module: nn.Module, metric: nn.Module, name: str, given: str | None) 
     return given or found[0]
 
 
-def take_states(module: nn.Module, within: Collection[str] | None = None) -> States:
+def collect_states(module: nn.Module, within: Collection[str] | None = None) -> States:
     """Copy the states of a module's updated metric objects to the CPU.
 
     Args:
@@ -113,8 +113,8 @@ def take_states(module: nn.Module, within: Collection[str] | None = None) -> Sta
     }
 
 
-def put_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Restore what `take_states` returned; reset all other states."""
+def restore_states(module: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Restore what `collect_states` returned; reset all other states."""
     for path, each in objects_in(module).items():
         if path in saved:
             states, updates = saved[path]
@@ -163,7 +163,7 @@ def computed(
     paths = {id(each): path for path, each in objects_in(module).items()}
     named = {name: (paths[id(each)], key) for name, (each, key) in objects.items()}
     alone = collectives.world_size == 1
-    own = {} if alone else take_states(module, [path for path, _ in named.values()])
+    own = {} if alone else collect_states(module, [path for path, _ in named.values()])
     gathered = [] if alone else collectives.gather_objects((named, own))
     states = None
     if not alone:

@@ -19,11 +19,11 @@ from stratagem_trainer.loops.loss_watch import LossWatch
 from stratagem_trainer.metrics.accumulator import Value, value_to_keep
 from stratagem_trainer.metrics.latest import LatestValues, by_key
 from stratagem_trainer.metrics.metric_objects import (
+    collect_states,
     is_metric_object,
     path_in,
-    put_states,
+    restore_states,
     states_kept,
-    take_states,
     value_of_step,
 )
 from stratagem_trainer.metrics.reducer import Reducer, refuse_shared
@@ -334,7 +334,7 @@ class Metrics:
         return {
             "sums": self._train.state(),
             "latest": self.latest(),
-            "objects": take_states(self._module),
+            "objects": collect_states(self._module),
             "logged_objects": self._train.objects_state(self._module),
         }
 
@@ -346,5 +346,5 @@ class Metrics:
         self._latest.take(state.get("latest", {}))
         if with_epoch:
             self._train.load(state.get("sums", {}))
-            put_states(self._module, state.get("objects", {}))
+            restore_states(self._module, state.get("objects", {}))
             self._train.load_objects(state.get("logged_objects", {}), self._module)
