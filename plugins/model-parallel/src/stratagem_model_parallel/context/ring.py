@@ -14,7 +14,7 @@ from stratagem_model_parallel.context.masks import of_queries
 from stratagem_model_parallel.context.ranks import SequenceRanks
 
 
-class _How(NamedTuple):
+class _RingOptions(NamedTuple):
     ranks: SequenceRanks
     scale: float
     is_causal: bool
@@ -74,7 +74,7 @@ def ring(
     if torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = (each.to(dtype) for each in (query, key, value))
-    how = _How(ranks, query.shape[-1] ** -0.5 if scale is None else scale, is_causal)
+    how = _RingOptions(ranks, query.shape[-1] ** -0.5 if scale is None else scale, is_causal)
     rows = _grouped(of_queries(mask, ranks), few)
     with torch.autocast(query.device.type, enabled=False):
         grouped = query.reshape(len(query), few, heads // few, *query.shape[2:])
@@ -93,7 +93,7 @@ class _Ring(torch.autograd.Function):
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor | None,
-        how: _How,
+        how: _RingOptions,
     ) -> torch.Tensor:
         dtype = torch.promote_types(query.dtype, torch.float32)
         q = query.to(dtype)
@@ -175,7 +175,7 @@ def _round(ranks: SequenceRanks, *own: torch.Tensor) -> Iterator[tuple[int, list
 
 
 def _scores(
-    q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, source: int, how: _How
+    q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, source: int, how: _RingOptions
 ) -> torch.Tensor | None:
     """Return scores of this rank's queries and rank `source`'s keys; None if no query may attend to them."""
     if how.is_causal and source > how.ranks.rank:

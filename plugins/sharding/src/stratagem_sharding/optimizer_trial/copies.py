@@ -17,7 +17,7 @@ RATE = 0.01
 """Learning rate of groups whose learning rate is 0."""
 
 
-class How(NamedTuple):
+class TrialOptions(NamedTuple):
     """One way to try."""
 
     dtype: torch.dtype | None
@@ -51,7 +51,7 @@ class TrialCopy:
         """Return the current values of the parameters, by group."""
         return [[parameter.detach().clone() for parameter in group] for group in self.groups]
 
-    def step(self, grads: list[list[torch.Tensor]], how: How) -> None:
+    def step(self, grads: list[list[torch.Tensor]], how: TrialOptions) -> None:
         self._numbers = {place: float(holder[key]) for place, (holder, key) in self._numbered().items()}
 
         calls, at_first = itertools.count(1), self.values()

@@ -13,7 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from stratagem.sdk.shards import CUTS, Cut
-from stratagem_sharding.optimizer_trial.copies import How, TrialCopy
+from stratagem_sharding.optimizer_trial.copies import TrialCopy, TrialOptions
 from stratagem_sharding.optimizer_trial.mixing_operations import MixingOperations
 from stratagem_sharding.optimizer_trial.stand_ins import halves, random_like, stand_ins
 
@@ -57,9 +57,9 @@ def why_not(optimizer: Optimizer, cuts: Sequence[Cut]) -> str | None:
         return None
     if declared is False and tuple(cuts) not in ((), ("parameters",)):
         return "it says so itself (steps_elementwise = False)"
-    attempts = [How(torch.float64), How(None), How(torch.float64, closure=True)]
+    attempts = [TrialOptions(torch.float64), TrialOptions(None), TrialOptions(torch.float64, closure=True)]
     if tuple(cuts) == ("parameters",):
-        attempts.append(How(None, sparse=True))  # shards of gradients are dense
+        attempts.append(TrialOptions(None, sparse=True))  # shards of gradients are dense
     with _generators_kept():
         errors: list[Exception] = []
         for how in attempts:
@@ -91,7 +91,7 @@ class _NotTriedError(Exception):
         self.error = error
 
 
-def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: How) -> str | None:
+def _try(optimizer: Optimizer, cuts: Sequence[Cut], how: TrialOptions) -> str | None:
     """Return why a copy of an optimizer can't step shards of one of `cuts`; None if it can.
 
     Raises:
@@ -118,7 +118,7 @@ def _other_numbers(
     optimizer: Optimizer,
     groups: list[list[torch.Tensor]],
     cut: Cut | None,
-    how: How,
+    how: TrialOptions,
     whole: TrialCopy,
     mixing: MixingOperations,
 ) -> str | None:
