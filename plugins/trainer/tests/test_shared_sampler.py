@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stratagem_trainer.data.shared_sampler import SharedSampler, share_sampler
+from stratagem_trainer.data.shared_sampler import SharedSampler, distribute_sampler
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -83,13 +83,13 @@ def test_in_evaluations_each_index_is_read_once() -> None:
     assert [list(share) for share in shares] == [[0, 3, 6], [1, 4], [2, 5]]
     assert [len(share) for share in shares] == [3, 2, 2]
     loader = DataLoader(DATA, 4, sampler=[3, 1, 2])
-    assert not share_sampler(loader, ranks(), 0, evaluation=True).sampler.pad
+    assert not distribute_sampler(loader, ranks(), 0, evaluation=True).sampler.pad
     dropping = DataLoader(DATA, 4, sampler=[3, 1, 2], drop_last=True)
-    assert share_sampler(dropping, ranks(), 0, evaluation=True) is dropping
+    assert distribute_sampler(dropping, ranks(), 0, evaluation=True) is dropping
     # What isn't the whole of the data isn't shared by default.
     drawn = DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=8))
-    assert share_sampler(drawn, ranks(), 0) is drawn
-    assert share_sampler(drawn, ranks(), 0, evaluation=True) is not drawn
+    assert distribute_sampler(drawn, ranks(), 0) is drawn
+    assert distribute_sampler(drawn, ranks(), 0, evaluation=True) is not drawn
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_in_evaluations_each_index_is_read_once() -> None:
 )
 def test_samplers_of_the_users_are_shared(sampler: Any) -> None:
     loader = DataLoader(DATA, 4, sampler=sampler, drop_last=True)
-    shared = share_sampler(loader, ranks(), 0)
+    shared = distribute_sampler(loader, ranks(), 0)
     assert (type(shared.sampler), shared.sampler.sampler) == (SharedSampler, sampler)
     assert (shared.batch_size, shared.drop_last, shared.dataset) == (4, True, DATA)
-    assert share_sampler(loader, ranks(world_size=1), 0) is loader
+    assert distribute_sampler(loader, ranks(world_size=1), 0) is loader
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_samplers_of_the_users_are_shared(sampler: Any) -> None:
     ids=["in order", "shuffled", "distributed", "batches", "endless", "stream", "list"],
 )
 def test_others_are_left_alone(loader: Any) -> None:
-    assert share_sampler(loader, ranks(), 0) is loader
+    assert distribute_sampler(loader, ranks(), 0) is loader
 
 
 def test_a_random_sampler_with_a_generator_of_its_own_is_shared() -> None:
     sampler = RandomSampler(DATA, generator=torch.Generator().manual_seed(3))
-    shared = share_sampler(DataLoader(DATA, 4, sampler=sampler), ranks(), 0).sampler
+    shared = distribute_sampler(DataLoader(DATA, 4, sampler=sampler), ranks(), 0).sampler
     assert (shared.sampler, shared.generator) == (sampler, sampler.generator)

@@ -15,7 +15,7 @@ from stratagem.data.batches import moved
 from stratagem.data.sampler import ShardedSampler
 from stratagem.errors import DataError
 from stratagem.plugin.component import Capabilities
-from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
+from stratagem.runtime.loaders import EpochLoader, EvalLoader, distribute_loader
 
 TO_CPU = partial(moved, device=torch.device("cpu"))
 
@@ -38,7 +38,7 @@ def shared(collectives, loader, evaluation=False, share=True, features=(), seed=
         capabilities=Capabilities(features=frozenset(features)), config=RunConfig(seed=seed)
     )
     session = SimpleNamespace(collectives=collectives, run=run)
-    return share_loader(session, loader, mover, evaluation=evaluation, share=share)
+    return distribute_loader(session, loader, mover, evaluation=evaluation, share=share)
 
 
 def alone(loader, **how):

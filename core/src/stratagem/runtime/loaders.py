@@ -123,7 +123,7 @@ class EvalLoader(_Given, Generic[BatchT]):
         return iter(self._mover(self._data))
 
 
-def share_loader(
+def distribute_loader(
     session: Session,
     loader: Iterable[Any],
     mover: Callable[[Iterable[Any]], Iterable[Any]],

@@ -21,7 +21,7 @@ from stratagem.plugin.requests import Clipping, LoopPlan
 from stratagem.resolve.run import Run, assemble
 from stratagem.runtime.accumulation import Accumulation
 from stratagem.runtime.checkpoint import fitting, load_session, restore_state, save_session, states_of
-from stratagem.runtime.loaders import EpochLoader, EvalLoader, share_loader
+from stratagem.runtime.loaders import EpochLoader, EvalLoader, distribute_loader
 from stratagem.runtime.loop import (
     check_autocast,
     named,
@@ -318,7 +318,9 @@ class Runtime(Ranks):
             DataError: several loaders were given, or one without a batch.
         """
         mover = self._prepared[-1].dataloader if self._prepared else partial(moved, device=self.device)
-        return share_loader(self.session, loader, mover, evaluation=evaluation, share=use_distributed_sampler)
+        return distribute_loader(
+            self.session, loader, mover, evaluation=evaluation, share=use_distributed_sampler
+        )
 
     @overload
     def setup_dataloaders(

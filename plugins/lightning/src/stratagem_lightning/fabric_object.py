@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from stratagem_trainer.data.shared_sampler import share_sampler
+from stratagem_trainer.data.shared_sampler import distribute_sampler
 from stratagem_trainer.loggers.base import Logger
 from stratagem_trainer.module.step_module import STEP_NAMES
 from stratagem_trainer.stage.seeding import seed_everything
@@ -233,7 +233,7 @@ class Fabric(Runtime):
             raise ConfigError("setup_dataloaders(move_to_device=False) isn't here: batches are on the device")
         if use_distributed_sampler:
             ranks, seed = self.collectives.data, self.config.seed or 0
-            dataloaders = tuple(share_sampler(each, ranks, seed) for each in dataloaders)
+            dataloaders = tuple(distribute_sampler(each, ranks, seed) for each in dataloaders)
         return super().setup_dataloaders(*dataloaders, use_distributed_sampler=use_distributed_sampler)
 
     def backward(self, tensor: torch.Tensor, *args: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]  # Fabric's parameters

@@ -7,7 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from stratagem_trainer.data.shared_sampler import SharedSampler, ShuffledOrder, is_shuffled, share_sampler
+from stratagem_trainer.data.shared_sampler import (
+    SharedSampler,
+    ShuffledOrder,
+    distribute_sampler,
+    is_shuffled,
+)
 from stratagem_trainer.loops.policy import EpochEnd, LoopPolicy, SavedUserState
 from stratagem_trainer.stage.progress import Progress
 from stratagem_trainer.stage.seeding import random_numbers_kept
@@ -25,7 +30,7 @@ class LightningPolicy(LoopPolicy):
 
     def training_loader(self, loader: Any, ranks: Collectives, seed: int) -> Any:
         """Let each rank read its share of the samples that a user's sampler draws."""
-        return share_sampler(loader, ranks, seed)
+        return distribute_sampler(loader, ranks, seed)
 
     def evaluation_loader(self, loader: Any, stage: str, ranks: Collectives, seed: int) -> tuple[Any, bool]:
         """Read a loader with `shuffle=True` in a random order in validations and tests, too.

@@ -93,7 +93,7 @@ def is_shuffled(loader: Any) -> bool:
     return order is not None and order.is_whole and order.shuffle and not loader.drop_last
 
 
-def share_sampler(loader: Any, ranks: Collectives, seed: int, evaluation: bool = False) -> Any:
+def distribute_sampler(loader: Any, ranks: Collectives, seed: int, evaluation: bool = False) -> Any:
     """Return a DataLoader that reads this rank's share of a user's sampler, or else the loader itself.
 
     These loaders are returned as they are: those whose sampler is rank-aware or has no length, those with a user's

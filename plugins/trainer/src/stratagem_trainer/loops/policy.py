@@ -96,9 +96,9 @@ class LoopPolicy:
             ranks: those that read different data.
             seed: of random orders.
         """
-        from stratagem_trainer.data.shared_sampler import share_sampler
+        from stratagem_trainer.data.shared_sampler import distribute_sampler
 
-        return share_sampler(loader, ranks, seed, evaluation=True), True
+        return distribute_sampler(loader, ranks, seed, evaluation=True), True
 
     def begin_evaluation(self, loader: Any, epoch: int) -> None:
         """Prepare a loader that an evaluation is about to read.
