@@ -74,7 +74,7 @@ class Slow(nn.Module):
         return x
 
 
-def borrowed(layer: nn.Module) -> AbstractContextManager[None]:
+def materialized(layer: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -99,10 +99,10 @@ def test_measures_what_layers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [buffer.clone() for layer in layers for buffer in layer.buffers()]
     assert parameter_bytes(layers)[:3] == [64 * 65 * 4, 64 * 65 * 4, 0]
     call = nn.Module.__call__
-    kept = measured("activations", layers, x, borrowed, Precision(), call)
+    kept = measured("activations", layers, x, materialized, Precision(), call)
     assert kept[0] == 16 * 64 * 4  # its input
     assert kept[1] > 30 * kept[0]
-    seconds = measured("time", layers, x, borrowed, Precision(), call)
+    seconds = measured("time", layers, x, materialized, Precision(), call)
     assert seconds == [1, 11, 1, 1, 1]
     after = [buffer for layer in layers for buffer in layer.buffers()]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(before, after))

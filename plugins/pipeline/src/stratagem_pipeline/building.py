@@ -25,7 +25,7 @@ from stratagem_pipeline.measure import measured, parameter_bytes
 from stratagem_pipeline.placing import Placement
 from stratagem_pipeline.route import Line, unchanged
 from stratagem_pipeline.trace import Traced, traced
-from stratagem_pipeline.values import rows_of, taken_apart
+from stratagem_pipeline.values import form_and_tensors, rows_of
 
 if TYPE_CHECKING:
     from stratagem_sharding.deferred_init import Construction
@@ -233,14 +233,19 @@ def _automatic(
     costs: list[float] = []
     if request.collectives.rank == 0:
         given = entry()
-        if any(tensor.is_meta for tensor in taken_apart(given)[1]):
+        if any(tensor.is_meta for tensor in form_and_tensors(given)[1]):
             raise ConfigError(
                 f"balance={what!r} is measured, and what the step computes before the pipelined "
                 "module is on the meta device: "
                 "construct those layers in __init__, or give the layers of each stage, as balance=[2, 3]"
             )
         costs = measured(
-            what, layers, to_device(given, request.device), placement.borrowed, request.precision, call_layer
+            what,
+            layers,
+            to_device(given, request.device),
+            placement.materialized,
+            request.precision,
+            call_layer,
         )
     return partition(request.collectives.broadcast(costs), stages)
 

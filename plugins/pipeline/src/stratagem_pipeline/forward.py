@@ -11,7 +11,7 @@ import torch
 from stratagem.errors import DataError
 from stratagem_pipeline.changes import Hooks
 from stratagem_pipeline.route import Route
-from stratagem_pipeline.values import Form, padded, real_rows, taken_apart
+from stratagem_pipeline.values import Form, form_and_tensors, padded, real_rows
 
 if TYPE_CHECKING:
     from stratagem_pipeline.building import Pipeline
@@ -48,7 +48,7 @@ class PipelinedForward:
         pipeline = self._pipeline
         line = pipeline.line
         self._hooks.refuse_new()
-        form, tensors = taken_apart(line.hand_over(pipeline.entry(args, kwargs)))
+        form, tensors = form_and_tensors(line.hand_over(pipeline.entry(args, kwargs)))
         rows = pipeline.rows_of(tensors)
         if pipeline.interceptor.every_tensor_has_rows:
             each = pipeline.rows or -(-rows // min(pipeline.micro_batches, rows))
@@ -58,7 +58,7 @@ class PipelinedForward:
             # Don't split the batch: it is unknown which further tensors have a row per sample.
             each, filled = rows, [tensors]
         sizes = [min(each, rows - start) for start in range(0, rows, each)]
-        entry = Form(form.spec, form.others, form.is_tensor, taken_apart(filled[0])[0].shapes)
+        entry = Form(form.spec, form.others, form.is_tensor, form_and_tensors(filled[0])[0].shapes)
         key = (form.shapes, form.spec)
         route = self._routes.get(key)
         if route is None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from stratagem_pipeline.values import taken_apart
+from stratagem_pipeline.values import form_and_tensors
 
 if TYPE_CHECKING:
     from stratagem import Precision
@@ -35,7 +35,7 @@ def measured(
     what: str,
     layers: Sequence[nn.Module],
     entry: Any,
-    borrowed: Callable[[nn.Module], AbstractContextManager[None]],
+    materialized: Callable[[nn.Module], AbstractContextManager[None]],
     precision: Precision,
     call_layer: Callable[[nn.Module, Any], Any],
 ) -> list[float]:
@@ -46,14 +46,19 @@ def measured(
             and backward.
         layers: in their order; their buffers don't change.
         entry: the input of the first layer.
-        borrowed: a context in which a layer has its parameters.
+        materialized: a context in which a layer has its parameters.
         precision: its autocast is used.
         call_layer: calls a layer with its input.
     """
     costs, value = [], entry
     with torch.random.fork_rng(devices=[]):
         for layer in layers:
-            with borrowed(layer), _Kept(layer), precision.autocast() or nullcontext(), torch.enable_grad():
+            with (
+                materialized(layer),
+                _Kept(layer),
+                precision.autocast() or nullcontext(),
+                torch.enable_grad(),
+            ):
                 call = partial(call_layer, layer)
                 cost, value = (_saved if what == "activations" else _timed)(layer, call, value)
             costs.append(cost)
@@ -80,11 +85,11 @@ def _timed(layer: nn.Module, call: Callable[[Any], Any], value: Any) -> tuple[fl
     best = float("inf")
     for _ in range(1 + REPEATS):
         given = _leaves(value)
-        _, inputs = taken_apart(given)
+        _, inputs = form_and_tensors(given)
         _wait(inputs)
         began = time.perf_counter()
         output = call(given)
-        _, results = taken_apart(output)
+        _, results = form_and_tensors(output)
         wanted = [p for p in (*inputs, *layer.parameters()) if p.requires_grad]
         outputs = [result for result in results if result.requires_grad]
         if wanted and outputs:
@@ -97,7 +102,7 @@ def _timed(layer: nn.Module, call: Callable[[Any], Any], value: Any) -> tuple[fl
 
 def _leaves(value: Any) -> Any:
     """Return copies that require gradients if they are floating-point, and that a layer may change in place."""
-    form, tensors = taken_apart(value)
+    form, tensors = form_and_tensors(value)
     return form.value([t.detach().requires_grad_(t.is_floating_point()).clone() for t in tensors])
 
 

@@ -82,7 +82,7 @@ class Placement:
         return {id(self._tensor(name)): ranks for name, ranks in self._done.items()}
 
     @contextmanager
-    def borrowed(self, layer: nn.Module) -> Iterator[None]:
+    def materialized(self, layer: nn.Module) -> Iterator[None]:
         """While active, `layer` has its tensors on this rank. This rank must know their values."""
         before = []
         for module in layer.modules():

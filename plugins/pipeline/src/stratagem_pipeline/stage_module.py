@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from stratagem_pipeline.changes import buffers_kept
 from stratagem_pipeline.torch_private import is_view
-from stratagem_pipeline.values import Form, taken_apart
+from stratagem_pipeline.values import Form, form_and_tensors
 
 if TYPE_CHECKING:
     from stratagem import Precision
@@ -77,7 +77,7 @@ class StageModule(nn.Module):
             for layer in self.layers:
                 value = self._layer(layer, value)
             value = self._hand_over(value)
-        self.exit, results = taken_apart(value)
+        self.exit, results = form_and_tensors(value)
         return results if self.is_last else tuple(_sendable(result) for result in results)
 
     def _layer(self, layer: nn.Module, value: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import fx, nn
 from stratagem import ConfigError
 from stratagem_pipeline.nests import Structure, flattened, rebuilt
 from stratagem_pipeline.torch_private import forget_split_point, leaves
-from stratagem_pipeline.values import rows_of, taken_apart
+from stratagem_pipeline.values import form_and_tensors, rows_of
 
 
 class TracedStage(nn.Module):
@@ -142,7 +142,7 @@ def traced(
             f"{name} returns something else than tensors, which stages can't send to each other"
         )
     _try(stages, net, name, args, kwargs, results)
-    _, tensors = taken_apart((args, kwargs))
+    _, tensors = form_and_tensors((args, kwargs))
     return Traced(tuple(stages), rows_of(tensors, name), structure, output)
 
 
@@ -156,7 +156,7 @@ def _try(
 ) -> None:
     """Run the stages once, since torch splits some modules into graphs that fail."""
     was_training = net.training
-    _, value = taken_apart((args, kwargs))
+    _, value = form_and_tensors((args, kwargs))
     try:
         with torch.no_grad():
             net.eval()

@@ -22,7 +22,7 @@ from stratagem_pipeline.gradients import backward_before
 from stratagem_pipeline.outcome import Outcome
 from stratagem_pipeline.route import Route, keeps_no_outputs
 from stratagem_pipeline.seeds import Seeds
-from stratagem_pipeline.values import Form, padded, real_rows, taken_apart
+from stratagem_pipeline.values import Form, form_and_tensors, padded, real_rows
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,7 +125,7 @@ class Training:
             with kept if index == 0 else nullcontext(), self._muted(size), self._drawing(index):
                 called = self._capture_call(step)
             self._changes.refuse_parameters()
-            entries.append(taken_apart(self._pipeline.line.hand_over(self._pipeline.entry(*called))))
+            entries.append(form_and_tensors(self._pipeline.line.hand_over(self._pipeline.entry(*called))))
         return entries
 
     def _capture_call(self, step: Callable[[], Any]) -> tuple[Any, Any]:
@@ -312,7 +312,9 @@ class Training:
         ]
         forms = []
         for (form, _), tensors in zip(entries, filled):
-            forms.append(Form(form.spec, form.others, form.is_tensor, taken_apart(tuple(tensors))[0].shapes))
+            forms.append(
+                Form(form.spec, form.others, form.is_tensor, form_and_tensors(tuple(tensors))[0].shapes)
+            )
         for form in forms:
             if form != forms[0]:
                 raise DataError(
@@ -335,7 +337,7 @@ class Training:
 
 def _shapes(args: tuple[Any, ...]) -> Any:
     """Return a key that distinguishes batches of different shapes, the same on every rank."""
-    form, _ = taken_apart(args[1:2])
+    form, _ = form_and_tensors(args[1:2])
     return form.shapes
 
 

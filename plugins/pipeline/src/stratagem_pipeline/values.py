@@ -46,7 +46,7 @@ class Form:
         return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in self.shapes)
 
 
-def taken_apart(value: Any) -> tuple[Form, tuple[torch.Tensor, ...]]:
+def form_and_tensors(value: Any) -> tuple[Form, tuple[torch.Tensor, ...]]:
     """Return the form of a value, and its tensors."""
     spec, leaves = flattened(value)
     here = tuple(isinstance(leaf, torch.Tensor) for leaf in leaves)
