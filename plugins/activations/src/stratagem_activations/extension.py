@@ -53,8 +53,8 @@ class Activations:
                 recompute_activations(blocks, keep_matrix_products)
             else:
                 offload_activations(blocks)
-            return UndonePrepared((yield), own.give_back)
+            return UndonePrepared((yield), own.restore)
         except BaseException:
             # The strategy refuses the module: another may set it up.
-            own.give_back()
+            own.restore()
             raise

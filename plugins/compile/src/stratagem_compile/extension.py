@@ -99,7 +99,7 @@ class Compile:
         backend = self._backend_name
 
         def undo() -> None:
-            own.give_back()
+            own.restore()
             report.close()
 
         try:

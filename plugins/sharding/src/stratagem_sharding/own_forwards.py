@@ -44,7 +44,7 @@ class OwnForwards:
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._own: list[tuple[nn.Module, Any]] = [(each, vars(each).get("forward")) for each in modules]
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """Restore each module's own forward: its instance attribute, or that of its class."""
         for module, forward in self._own:
             if forward is None:
