@@ -1,4 +1,4 @@
-"""Where ranks meet: threads as ranks of one real store."""
+"""Where ranks open_store: threads as ranks of one real store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratagem_clusters import TorchElastic
 from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
 
 from stratagem.collectives import store as store_module
-from stratagem.collectives.store import meet
+from stratagem.collectives.store import open_store
 from stratagem.collectives.stores import free_port, serve_store, store_variables
 from stratagem.errors import CollectiveError
 
@@ -45,7 +45,7 @@ def environment(
 
 
 def test_a_process_alone_needs_no_port() -> None:
-    first, second = (meet(environment(0, 1, MASTER_PORT="1"), SECONDS) for _ in range(2))
+    first, second = (open_store(environment(0, 1, MASTER_PORT="1"), SECONDS) for _ in range(2))
     assert isinstance(first, HashStore)
     first.set("key", "value")
     assert first.get("key") == b"value"
@@ -65,7 +65,7 @@ def test_all_that_come_see_what_the_others_write(is_served: bool) -> None:
     thread = threading.Thread(target=come_as_rank_1)
     thread.start()
     variables = {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(is_served)}
-    store = meet(environment(0, 2, **variables), SECONDS)
+    store = open_store(environment(0, 2, **variables), SECONDS)
     thread.join(120)
     PrefixStore("attempt0/group0", other[0]).set("key", "from 1")
     assert store.get("key") == b"from 1"
@@ -75,7 +75,7 @@ def test_all_that_come_see_what_the_others_write(is_served: bool) -> None:
 
 def in_file(folder: Any, attempt: int = 0, timeout: timedelta = SECONDS) -> Any:
     """The store of rank 0 of 2, in a file."""
-    return meet(environment(0, 2, attempt=attempt, **store_variables(str(folder), "x", 0)), timeout)
+    return open_store(environment(0, 2, attempt=attempt, **store_variables(str(folder), "x", 0)), timeout)
 
 
 def test_neither_the_next_group_nor_the_next_attempt_reads_what_was_there(tmp_path: Any) -> None:
@@ -93,12 +93,12 @@ def test_neither_the_next_group_nor_the_next_attempt_reads_what_was_there(tmp_pa
 
 def test_ranks_that_never_come_are_named() -> None:
     with pytest.raises(CollectiveError) as caught:
-        meet(environment(0, 3), timedelta(seconds=0.6))
+        open_store(environment(0, 3), timedelta(seconds=0.6))
     assert str(caught.value) == "rank 0 of 3 waited 1 s, and rank 1, 2 never came"
 
 
 def test_a_store_without_a_server_is_named() -> None:
     port = free_port()
     with pytest.raises(CollectiveError) as caught:
-        meet(environment(1, 2, MASTER_PORT=str(port)), timedelta(seconds=1))
+        open_store(environment(1, 2, MASTER_PORT=str(port)), timedelta(seconds=1))
     assert str(caught.value).startswith(f"rank 1 of 2 can't reach the store of rank 0 at 127.0.0.1:{port}: ")

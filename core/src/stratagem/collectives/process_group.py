@@ -14,7 +14,7 @@ from stratagem.collectives.base import Collectives
 from stratagem.collectives.connecting import quiet_connecting
 from stratagem.collectives.group import GroupCollectives
 from stratagem.collectives.proof import require_own_ranks
-from stratagem.collectives.store import meet
+from stratagem.collectives.store import open_store
 from stratagem.collectives.torch_private import backend_on, forget_meshes, is_on
 from stratagem.errors import CollectiveError, CombinationError
 
@@ -49,7 +49,7 @@ class ProcessGroupCollectives(GroupCollectives):
             )
         self.timeout = timeout
         self._backend = backend
-        self._store = meet(environment, timeout)
+        self._store = open_store(environment, timeout)
         self._barriers = 0
         self._data: Collectives | None = None
         self._mesh: DeviceMesh | None = None

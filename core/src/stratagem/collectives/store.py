@@ -26,7 +26,7 @@ _OPENED: Counter[tuple[str, int]] = Counter()
 """Store and attempt → number of groups that this process has opened there. It is the same on every rank."""
 
 
-def meet(environment: Environment, timeout: timedelta) -> Store:
+def open_store(environment: Environment, timeout: timedelta) -> Store:
     """Open the store of a new group, and wait until every rank has announced itself in it. Collective.
 
     Args:

@@ -64,20 +64,20 @@ def settings_of(hook: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if hook == "powersgd":
         _check_power_sgd(settings)
     if hook == "post_local_sgd":
-        _check_least("start_localSGD_iter", settings["start_localSGD_iter"], 0)
+        _check_min("start_localSGD_iter", settings["start_localSGD_iter"], 0)
         if settings["subgroup_size"] is not None:
-            _check_least("subgroup_size", settings["subgroup_size"], 1)
+            _check_min("subgroup_size", settings["subgroup_size"], 1)
     return settings
 
 
 def _check_power_sgd(settings: Mapping[str, Any]) -> None:
-    _check_least("matrix_approximation_rank", settings["matrix_approximation_rank"], 1)
+    _check_min("matrix_approximation_rank", settings["matrix_approximation_rank"], 1)
     remembers = settings["use_error_feedback"] or settings["warm_start"]
     # DDP rebuilds its buckets after the first backward, and PowerSGD's memory is per bucket.
-    _check_least("start_powerSGD_iter", settings["start_powerSGD_iter"], 2 if remembers else 0)
+    _check_min("start_powerSGD_iter", settings["start_powerSGD_iter"], 2 if remembers else 0)
 
 
-def _check_least(name: str, value: Any, least: int) -> None:
+def _check_min(name: str, value: Any, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(
             f"ddp_comm_state has {name}={value!r}, which must be a whole number from {least} on"

@@ -107,7 +107,7 @@ class RayPlace(Place):
                 raise UsageError(
                     "on ray nodes meet at the driver: leave --rdzv-backend and --rdzv-endpoint out"
                 )
-            words = _meeting(words)
+            words = _with_rendezvous(words)
         if request.stage == "fit" and not _has(request, "--ckpt-path"):
             words = ("--ckpt-path", "auto", *words)  # a node that comes in the place of another continues
         wanted = replace(request, words=words)
@@ -153,7 +153,7 @@ def _has(request: PlaceRequest, *flags: str) -> bool:
     return any(word.partition("=")[0] in flags for word in request.words)
 
 
-def _meeting(words: tuple[str, ...]) -> tuple[str, ...]:
+def _with_rendezvous(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words with what lets all nodes, the first too, look for the rendezvous at the driver."""
     ours = f"is_host=false,join_timeout={_MEET_S}"
     for at, word in enumerate(words):

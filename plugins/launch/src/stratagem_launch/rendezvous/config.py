@@ -81,9 +81,9 @@ def launch_config(plan: LaunchPlan, run_id: str, launch_dir: str) -> LaunchConfi
         "shutdown_timeout": int(GRACE_S),
     }
     if not alone and plan.rdzv_backend != "static":
-        from stratagem_launch.rendezvous.generations import within_rounds
+        from stratagem_launch.rendezvous.generations import with_generations
 
-        settings = within_rounds(settings, launch_dir, plan.node_unit)
+        settings = with_generations(settings, launch_dir, plan.node_unit)
     known = _known_settings()  # torch 2.9 doesn't have the last two
     return LaunchConfig(**{name: value for name, value in settings.items() if name in known})
 

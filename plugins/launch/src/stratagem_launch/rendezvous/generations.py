@@ -43,7 +43,7 @@ _SPARES_S = 5.0
 """How long a node whose run has ended waits for spare nodes. The store that they read may end with this node."""
 
 
-def within_rounds(settings: dict[str, Any], launch_dir: str, node_unit: int = 1) -> dict[str, Any]:
+def with_generations(settings: dict[str, Any], launch_dir: str, node_unit: int = 1) -> dict[str, Any]:
     """Return fields of `LaunchConfig` whose rendezvous is wrapped in `GenerationRendezvous`.
 
     Args:
