@@ -59,7 +59,7 @@ class _Moved:
     def __iter__(self) -> Iterator[Any]:
         stream = _copy_stream(self._device)
         for batch in self._loader:
-            yield to_device(batch, self._device) if stream is None else _copied_beside(batch, stream)
+            yield to_device(batch, self._device) if stream is None else _copied_on_stream(batch, stream)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # an Iterable without a length raises TypeError here
@@ -90,7 +90,7 @@ def _copy_stream(device: torch.device) -> torch.Stream | None:
     return None if stream == torch.accelerator.current_stream(device) else stream
 
 
-def _copied_beside(batch: Any, stream: torch.Stream) -> Any:
+def _copied_on_stream(batch: Any, stream: torch.Stream) -> Any:
     device, copies = stream.device, list[torch.Tensor]()
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:

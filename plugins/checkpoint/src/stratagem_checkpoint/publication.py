@@ -58,7 +58,7 @@ def temporary(filesystem: Filesystem, path: str) -> Iterator[str]:
     _sweep(filesystem, path)
     held = None
     while held is None:
-        folder = _beside(filesystem, path, "tmp")
+        folder = _sibling(filesystem, path, "tmp")
         filesystem.make_directory(folder)
         held = filesystem.hold(folder)
     with held:
@@ -76,7 +76,7 @@ def publish(filesystem: Filesystem, folder: str, path: str) -> None:
     if not filesystem.exists(path):
         filesystem.move(folder, path)
     elif not filesystem.exchange(folder, path):
-        aside = _beside(filesystem, path, "old")
+        aside = _sibling(filesystem, path, "old")
         filesystem.move(path, aside)
         filesystem.move(folder, path)
         filesystem.remove(aside)
@@ -140,6 +140,6 @@ def _asides(filesystem: Filesystem, path: str) -> list[str]:
     return [folder for folder in found if filesystem.size(filesystem.join(folder, MANIFEST)) is not None]
 
 
-def _beside(filesystem: Filesystem, path: str, purpose: str) -> str:
+def _sibling(filesystem: Filesystem, path: str, purpose: str) -> str:
     parent, name = filesystem.split(path)
     return filesystem.join(parent, f".{name}.{purpose}-{secrets.token_hex(8)}")

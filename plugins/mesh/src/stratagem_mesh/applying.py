@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem_fsdp import Sharded, move_the_rest, sharded_units
 from stratagem_sharding.deferred_init import Construction, Materializer
 from stratagem_sharding.filling import Filler
-from stratagem_sharding.kept_shards import KeptShards, Refill, take_off
+from stratagem_sharding.kept_shards import KeptShards, Refill, remove_sharding
 from stratagem_sharding.module_snapshot import ModuleSnapshot
 
 from stratagem.sdk.axes import Axis, AxisSteps, AxisTarget
@@ -99,7 +99,7 @@ def apply_to_part(
     steps = [axis.apply(target) for axis in others if axis is not divider]
     filling.fill(root)
     snapshot.note()
-    closing.callback(partial(take_off, snapshot))
+    closing.callback(partial(remove_sharding, snapshot))
     return part.prepare(steps)
 
 

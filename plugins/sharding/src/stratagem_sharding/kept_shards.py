@@ -17,7 +17,7 @@ from stratagem_sharding.deferred_init import own_modules
 from stratagem_sharding.module_snapshot import ModuleSnapshot
 from stratagem_sharding.torch_private import forget_sharding, own_table, own_tensors
 
-__all__ = ["KeptShards", "Refill", "leave_shards", "take_off"]
+__all__ = ["KeptShards", "Refill", "leave_shards", "remove_sharding"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def leave_shards(module: nn.Module, snapshot: ModuleSnapshot, world_size: int) -
     Returns:
         The value for `Prepared.left_shards`; None if the module is whole.
     """
-    take_off(snapshot)
+    remove_sharding(snapshot)
     if world_size > 1:
         return KeptShards(module)
     made: dict[int, torch.Tensor] = {}
@@ -143,7 +143,7 @@ def leave_shards(module: nn.Module, snapshot: ModuleSnapshot, world_size: int) -
     return None
 
 
-def take_off(snapshot: ModuleSnapshot) -> None:
+def remove_sharding(snapshot: ModuleSnapshot) -> None:
     """Remove `fully_shard` and the strategy's other changes from modules. Parameters stay as they are."""
     snapshot.undo()
     for each in snapshot.modules():

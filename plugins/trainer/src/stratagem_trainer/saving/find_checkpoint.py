@@ -31,7 +31,7 @@ def checkpoint_to_go_on_from(
     the newest checkpoint in the run's folder; the checkpoint at `ckpt_path`.
     """
     reader = attempts.newest()
-    if reader is None and (ckpt_path == AUTO or goes_on_by_itself(trainer)):
+    if reader is None and (ckpt_path == AUTO or resumes_after_requeue(trainer)):
         reader = newest_in_run_dir(trainer)
         if reader is not None and trainer.is_main:
             print(f"  {'resuming':<12}from {reader.path}", file=sys.stderr, flush=True)
@@ -58,7 +58,7 @@ def newest_in_run_dir(trainer: TrainerView) -> CheckpointReader | None:
     return None
 
 
-def goes_on_by_itself(trainer: TrainerView) -> bool:
+def resumes_after_requeue(trainer: TrainerView) -> bool:
     """Return whether this Slurm job was restarted, and wrote the run's folder before. Collective."""
     job = SlurmJob.of(os.environ)
     own = False
