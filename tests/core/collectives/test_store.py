@@ -1,4 +1,4 @@
-"""Where ranks open_store: threads as ranks of one real store."""
+"""How ranks open their store: threads as ranks of one real store."""
 
 from __future__ import annotations
 

@@ -77,10 +77,10 @@ def _check_power_sgd(settings: Mapping[str, Any]) -> None:
     _check_min("start_powerSGD_iter", settings["start_powerSGD_iter"], 2 if remembers else 0)
 
 
-def _check_min(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def _check_min(name: str, value: Any, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ConfigError(
-            f"ddp_comm_state has {name}={value!r}, which must be a whole number from {least} on"
+            f"ddp_comm_state has {name}={value!r}, which must be a whole number from {minimum} on"
         )
 
 

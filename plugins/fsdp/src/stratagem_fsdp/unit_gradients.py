@@ -174,7 +174,8 @@ class UnitGradients:
             self._drop([each for each in kept if id(each.sharded_param) in ids])
 
     def _drop(self, kept: Iterable[Any]) -> None:
-        # The gathered copy of a parameter split by tensor parallelism is a DTensor, whose `.grad` calls `reduce_into_grad`.
+        # The gathered copy of a parameter split by tensor parallelism is a DTensor: its `.grad` calls
+        # `reduce_into_grad`.
         with self._at_work():
             for each in kept:
                 drop_gradient(each)
