@@ -83,7 +83,7 @@ def test_fsdp_constructs_it_in_shards(tmp_path):
         (["hf:config", "--set", "model.schedule=linaer"], "schedule='linaer': nearest: linear"),
         (["hf:config", "--set", "model.model=x"], "sets model.model already"),
         (["hf:config", "--set", "model.lrr=1"], "no setting 'model.lrr'"),
-        (["hf:config", "--model", "hf:config"], "say the same"),
+        (["hf:config", "--model", "hf:config"], "are the same setting"),
         (["hf:config", "--max-steps", "-1", "--max-epochs", "-1"], "this fit has no limit"),
     ],
 )
