@@ -23,10 +23,10 @@ It takes nine minutes. The machine needs a PyTorch with CUDA and no network: `ma
 with it, and run `PYTHONPATH=.gpu/site python3 -m tests.gpu`. `make gpu ACCELERATOR=cpu` tries the same steps with
 small models on a CPU, and `make gpu ACCELERATOR=sim` on the [simulated device](guides/sim.md), which has streams,
 events, pinned memory, a limit of memory and waits that are counted. Blocks are compiled by `aot_eager` there,
-for Inductor doesn't know the device. Every piece was run on it, except the kit for `model_parallel`,
-`bagua` and `deepspeed_stage_2`. Nothing failed but what `tests/gpu/unfit.py` lists, with reasons: rows that fail in
-plain PyTorch on a device, too, random numbers, and what `sim` lacks.
-The engines of DeepSpeed and FairScale refuse `sim`.
+for Inductor doesn't know the device. Both were run whole on 2026-11-28. On the CPU nothing failed. On `sim` nothing
+failed but what `tests/gpu/unfit.py` lists, with reasons: rows that fail in plain PyTorch on a device, too, random
+numbers, and what `sim` lacks. The engines of DeepSpeed and FairScale refuse `sim`, and the kit of
+`deepspeed_stage_2` isn't run there.
 """
 
 NOTES = """## What failed

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from stratagem_testing.strategies import STRATEGY_CHECKS
 
+from tests.gpu.__main__ import KIT, tried_on
 from tests.gpu.unfit import failures_of, unfit_on
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,11 @@ def test_what_says_nothing_of_a_device_is_no_failure_there_and_all_else_is():
     assert failures_of({"exit": 1, "found": kit}, "cuda") == ["sparse_gradients"]
     equal = {"cells": {"ddp, 32-true": "failed: RuntimeError", "fsdp, 32-true": "differs by 1e-7"}}
     assert failures_of({"exit": 0, "found": equal}, "cuda") == ["ddp, 32-true"]
+
+
+def test_strategies_are_tried_where_they_run():
+    assert set(tried_on("cpu")) == set(KIT)
+    assert set(KIT) - set(tried_on("sim")) == {"deepspeed_stage_2"}
 
 
 def test_what_says_nothing_of_a_device_is_there(generator):

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from stratagem.sdk.catalogue import load_catalogue
 from tests.gpu.unfit import failures_of, unfit_on
 
 ROOT = Path(__file__).parents[2]
@@ -67,9 +68,16 @@ def checks(accelerator: str, jobs: int) -> list[Work]:
             f"own loops {name}": ("tests.support.hands_on", name, "--devices", "1", "--json", "{json}")
             for name in OWN_LOOPS
         },
-        **{f"kit {name}": ("stratagem", "conformance", name, *on, *kit) for name in KIT},
+        **{f"kit {name}": ("stratagem", "conformance", name, *on, *kit) for name in tried_on(accelerator)},
     }
     return [Work(name, command, 200, shares_cores=True) for name, command in commands.items()]
+
+
+def tried_on(accelerator: str) -> list[str]:
+    """Return the strategies of `KIT` that say they run on an accelerator."""
+    catalogue = load_catalogue()
+    allowed = {name: catalogue.find("strategy", name).capabilities.accelerators for name in KIT}
+    return [name for name, accelerators in allowed.items() if {"*", accelerator} & set(accelerators)]
 
 
 def measurements(accelerator: str) -> list[Work]:
