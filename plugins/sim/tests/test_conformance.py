@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from stratagem_sim.build import is_built
@@ -39,6 +40,7 @@ FURTHER = (
     "ddp",
 )
 SHORT = ("parity", "accumulation", "norm_clipping", "no_sync", "tied_weights", "save_and_load")
+FOUR_RANKS = ("preemption", "replicas_are_compared")
 
 WAIVERS = {
     "no_sync": "PyTorch has sequence numbers for its own process groups alone, by which the check counts collectives",
@@ -102,7 +104,7 @@ class TestOffload(StrategyContract):
 
 
 def test_checks_are_called_so() -> None:
-    assert set(SHORT) <= {check.name for check in STRATEGY_CHECKS}
+    assert {*SHORT, *FOUR_RANKS} <= {check.name for check in STRATEGY_CHECKS}
 
 
 class TestOthers(StrategyContract):
@@ -135,3 +137,10 @@ class TestFurther(StrategyContract):
     @pytest.fixture(params=FURTHER)
     def subject(self, request: pytest.FixtureRequest) -> StrategySubject:
         return on_sim(request.param)
+
+
+@pytest.mark.parametrize("name", FOUR_RANKS)
+def test_four_ranks(name: str, tmp_path: Path) -> None:
+    """What ranks agree on while work is late: when to stop, and that their copies are equal."""
+    (check,) = (each for each in STRATEGY_CHECKS if each.name == name)
+    check.run(replace(on_sim("ddp"), world_size=4, folder=str(tmp_path)))
