@@ -94,6 +94,19 @@ class Axis(ABC):
             UsageError: says what to choose instead.
         """
 
+    def check_module(self, module: nn.Module, sizes: Mapping[str, int]) -> None:
+        """Refuse a module that `divide` or `apply` would refuse, before anything is launched.
+
+        Called as `Strategy.check_module`.
+
+        Args:
+            module: the user's module. It must not be changed.
+            sizes: number of ranks of all axes by name, outermost first.
+
+        Raises:
+            UsageError: says what to change in the module or in the settings.
+        """
+
     def divide(self, target: AxisTarget) -> ModulePart:
         """Give this rank its part of the module. Collective.
 

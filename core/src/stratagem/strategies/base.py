@@ -114,6 +114,20 @@ class Strategy(RankFacade):
             UsageError: says what to choose instead.
         """
 
+    def check_module(self, module: nn.Module, run: Run) -> None:
+        """Refuse a module that `setup` would refuse, before anything is launched.
+
+        A trainer calls it if the launching process has the whole module. A user's own training loop makes its module
+        in the workers, so `setup` must refuse it, too.
+
+        Args:
+            module: the user's module. It must not be changed.
+            run: the assembled run.
+
+        Raises:
+            UsageError: says what to change in the module or in the settings.
+        """
+
     def plan_lines(self) -> Sequence[str]:
         """Return lines for the printed plan, such as settings that were read from a file."""
         return ()

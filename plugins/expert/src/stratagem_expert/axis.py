@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from stratagem_fsdp import ShardAxis
@@ -55,22 +55,30 @@ class ExpertAxis(Axis):
         """The axis `shard`, which shards the rest of the module."""
         return (ShardAxis(1),)
 
-    def apply(self, target: AxisTarget) -> AxisSteps:
-        """Split the experts of every mixture, and let tokens travel to them.
+    def check_module(self, module: nn.Module, sizes: Mapping[str, int]) -> None:
+        """Refuse a module without a mixture, or with experts that can't be split equally."""
+        self._mixtures(module, sizes[self.name])
 
-        Raises:
-            ConfigError: the module has no mixture, or one whose experts can't be split equally.
-        """
-        mixtures = mixtures_of(target.request.original_module, self.modules)
-        size = target.sizes[self.name]
-        if size > 1:
-            refuse_compiled(target.request.original_module, mixtures)
+    def _mixtures(self, module: nn.Module, size: int) -> list[Mixture]:
+        mixtures = mixtures_of(module, self.modules)
         for mixture in mixtures:
             if mixture.experts % size:
                 raise ConfigError(
                     f"{mixture.name!r} has {mixture.experts} experts, which {size} ranks along axis {self.name!r} "
                     f"can't have equally many of: give it a size that divides {mixture.experts}"
                 )
+        return mixtures
+
+    def apply(self, target: AxisTarget) -> AxisSteps:
+        """Split the experts of every mixture, and let tokens travel to them.
+
+        Raises:
+            ConfigError: the module has no mixture, or one whose experts can't be split equally.
+        """
+        size = target.sizes[self.name]
+        mixtures = self._mixtures(target.request.original_module, size)
+        if size > 1:
+            refuse_compiled(target.request.original_module, mixtures)
         if size > 1:
             mesh = target.mesh[self.name]
             roots = target.roots or [target.request.original_module]

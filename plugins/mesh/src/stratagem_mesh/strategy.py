@@ -30,6 +30,7 @@ from stratagem_mesh.plan import describe, describe_elastic
 from stratagem_mesh.prepared import ComposedPrepared
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
     from typing_extensions import Unpack
@@ -119,6 +120,12 @@ class ComposedStrategy(DeferringStrategy):
             )
         for axis in self.composition.axes:
             axis.check_run(sizes, run)
+
+    def check_module(self, module: nn.Module, run: Run) -> None:
+        """Refuse a module that one of the axes can't divide or split."""
+        sizes = self.composition.sizes(run.world_size)
+        for axis in self.composition.axes:
+            axis.check_module(module, sizes)
 
     def describe_run(self, run: Run) -> Sequence[str]:
         """Describe the mesh, which ranks read the same batches, what axes send, and how machines come and go."""

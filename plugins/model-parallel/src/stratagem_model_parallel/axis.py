@@ -19,10 +19,12 @@ from stratagem_model_parallel.context.ranks import CONTEXT
 from stratagem_model_parallel.mesh import TENSOR
 from stratagem_model_parallel.plan import Plan
 from stratagem_model_parallel.replicas import Replicas
-from stratagem_model_parallel.splitting import SplitSettings, split_layers
+from stratagem_model_parallel.splitting import SplitSettings, refuse_uneven_blocks, split_layers
 from stratagem_model_parallel.torch_private import is_unawaited
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from stratagem.sdk.runs import Run
 
 
@@ -77,6 +79,10 @@ class TensorAxis(Axis):
                 f"axis {self.name!r} with sequence_parallel=True can't be composed with axis {CONTEXT!r}: both "
                 "cut sequences: leave sequence_parallel out"
             )
+
+    def check_module(self, module: nn.Module, sizes: Mapping[str, int]) -> None:
+        """Refuse blocks that can't be split equally."""
+        refuse_uneven_blocks(module, self.settings, sizes[self.name])
 
     def apply(self, target: AxisTarget) -> AxisSteps:
         """Split the module's layers."""

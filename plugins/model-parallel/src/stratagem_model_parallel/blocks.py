@@ -44,6 +44,15 @@ class BlockPlan:
             return type(module).__name__ == self.matches
         return self.matches(module)
 
+    def refuse_uneven(self, block: nn.Module, name: str, size: int) -> None:
+        """Refuse a block that can't be split equally among `size` ranks.
+
+        Raises:
+            ConfigError: names the attribute.
+        """
+        for attribute in dict.fromkeys((*self.divided, *self.divisible)):
+            _refuse_uneven(name, attribute, _get(block, attribute), size)
+
     def split(self, block: nn.Module, name: str, mesh: DeviceMesh, sequence: bool) -> None:
         """Split a block.
 
@@ -57,8 +66,7 @@ class BlockPlan:
             ConfigError: the block can't be split equally among the ranks.
         """
         size = mesh[TENSOR].size()
-        for attribute in dict.fromkeys((*self.divided, *self.divisible)):
-            _refuse_uneven(name, attribute, _get(block, attribute), size)
+        self.refuse_uneven(block, name, size)
         styles = dict(self.styles(block) if callable(self.styles) else self.styles)
         if sequence:
             styles.update(self.sequence_styles or {})
@@ -69,14 +77,8 @@ class BlockPlan:
             _set(block, attribute, _get(block, attribute) // size)
 
 
-def split_blocks(
-    root: nn.Module, plans: Sequence[BlockPlan], mesh: DeviceMesh, sequence: bool
-) -> list[nn.Module]:
-    """Split every block in `root` by the first of `plans` that fits it; return the blocks.
-
-    Under sequence parallelism, the blocks of a ModuleList pass on shards of the sequence: the first block shards it,
-    and the last one gathers it.
-    """
+def known_blocks(root: nn.Module, plans: Sequence[BlockPlan]) -> dict[nn.Module, tuple[str, BlockPlan]]:
+    """Return the outermost blocks in `root` that a plan fits, each with its name and the first such plan."""
     found: dict[nn.Module, tuple[str, BlockPlan]] = {}
     inside: set[nn.Module] = set()
     for name, module in root.named_modules():
@@ -86,6 +88,18 @@ def split_blocks(
         if fitting is not None:
             found[module] = name, fitting
             inside.update(module.modules())
+    return found
+
+
+def split_blocks(
+    root: nn.Module, plans: Sequence[BlockPlan], mesh: DeviceMesh, sequence: bool
+) -> list[nn.Module]:
+    """Split every block in `root` by the first of `plans` that fits it; return the blocks.
+
+    Under sequence parallelism, the blocks of a ModuleList pass on shards of the sequence: the first block shards it,
+    and the last one gathers it.
+    """
+    found = known_blocks(root, plans)
     for block, (name, plan) in found.items():
         plan.split(block, name, mesh, sequence)
     if sequence:

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from stratagem import ConfigError
 from stratagem_model_parallel import heads, plan
-from stratagem_model_parallel.blocks import BlockPlan, split_blocks
+from stratagem_model_parallel.blocks import BlockPlan, known_blocks, split_blocks
 from stratagem_model_parallel.built_in import BUILT_IN
 from stratagem_model_parallel.mesh import TENSOR
 from stratagem_model_parallel.replaced import refuse_replaced
@@ -64,6 +64,22 @@ def split_layers(original_module: nn.Module, settings: SplitSettings, mesh: Devi
             plan.modules_like(name, original_module)  # refuses a name without a module
     refuse_second_gradients(original_module)
     refuse_replaced(original_module)
+
+
+def refuse_uneven_blocks(original_module: nn.Module, settings: SplitSettings, size: int) -> None:
+    """Refuse blocks that the built-in plans can't split equally among `size` ranks. Changes nothing.
+
+    Raises:
+        ConfigError: names the first such block, and the attribute.
+    """
+    is_own = (
+        isinstance(original_module, Module) and type(original_module).parallelize is not Module.parallelize
+    )
+    if settings.parallelize is None and not is_own:
+        for block, (name, plan_of_block) in known_blocks(
+            original_module, (*settings.plans, *BUILT_IN)
+        ).items():
+            plan_of_block.refuse_uneven(block, name, size)
 
 
 def refuse_compiled(original_module: nn.Module) -> None:

@@ -25,9 +25,10 @@ from stratagem_model_parallel.blocks import BlockPlan
 from stratagem_model_parallel.mesh import DATA, TENSOR, Size, check_size, mesh_shape
 from stratagem_model_parallel.plan import Plan
 from stratagem_model_parallel.prepared import ModelParallelPrepared
-from stratagem_model_parallel.splitting import SplitSettings
+from stratagem_model_parallel.splitting import SplitSettings, refuse_uneven_blocks
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
     from typing_extensions import Unpack
 
@@ -103,6 +104,12 @@ class ModelParallelStrategy(DeferringStrategy):
         """Refuse a mesh whose sizes don't multiply to the number of processes, before any is started."""
         per_node = run.plan.processes_per_node
         mesh_shape(self.data_parallel_size, self.tensor_parallel_size, run.world_size, per_node)
+
+    def check_module(self, module: nn.Module, run: Run) -> None:
+        """Refuse blocks that can't be split equally."""
+        per_node = run.plan.processes_per_node
+        _, size = mesh_shape(self.data_parallel_size, self.tensor_parallel_size, run.world_size, per_node)
+        refuse_uneven_blocks(module, self._split_settings(), size)
 
     def open_collectives(self, request: ReduceRequest) -> Collectives:
         """Open the process group and the mesh. Ranks with the same part of the model read different data."""

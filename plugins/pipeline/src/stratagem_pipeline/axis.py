@@ -13,9 +13,11 @@ from stratagem_pipeline.building import divide
 from stratagem_pipeline.composed import StagePart
 from stratagem_pipeline.groups import among_copies
 from stratagem_pipeline.schedules import schedule_named
-from stratagem_pipeline.settings import check_settings
+from stratagem_pipeline.settings import check_layers, check_settings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from stratagem.sdk.runs import Run
 
 
@@ -88,6 +90,10 @@ class PipelineAxis(Axis):
                 f"axis {self.name!r} with schedule={self.schedule.name!r} can't be composed with axis {others[0]!r}: "
                 "it computes gradients of inputs and of weights apart; choose '1f1b' or 'interleaved_1f1b'"
             )
+
+    def check_module(self, module: nn.Module, sizes: Mapping[str, int]) -> None:
+        """Refuse a module with fewer layers than stages."""
+        check_layers(self, module, sizes[self.name])
 
     def divide(self, target: AxisTarget) -> ModulePart:
         """Give this rank the layers of its stages."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from stratagem import ConfigError
-from stratagem_pipeline.balance import refuse_other_stages
+from stratagem_pipeline.balance import refuse_more_stages, refuse_other_stages
+from stratagem_pipeline.find import pipelined_module
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from stratagem_pipeline.schedules import Schedule
 
 
@@ -36,6 +39,19 @@ def refuse_recomputation(settings: Settings) -> None:
             f"schedule={settings.schedule.name!r} computes gradients of inputs and of weights apart: choose "
             "'interleaved_1f1b' or '1f1b'"
         )
+
+
+def check_layers(settings: Settings, module: nn.Module, size: int) -> None:
+    """Refuse a module without a pipelined module, or with fewer layers than stages.
+
+    What is traced has its layers only later.
+
+    Raises:
+        ConfigError: says what to change.
+    """
+    if settings.split_points is None:
+        _, net = pipelined_module(module, settings.pipeline_module, traced=False)
+        refuse_more_stages(len(list(net.children())), size * settings.stages_per_rank)
 
 
 def check_settings(settings: Settings, size: int) -> None:

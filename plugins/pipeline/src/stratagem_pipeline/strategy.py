@@ -23,9 +23,10 @@ from stratagem_pipeline.building import divide
 from stratagem_pipeline.groups import among_copies
 from stratagem_pipeline.prepared import PipelinePrepared
 from stratagem_pipeline.schedules import schedule_named
-from stratagem_pipeline.settings import check_settings, refuse_recomputation
+from stratagem_pipeline.settings import check_layers, check_settings, refuse_recomputation
 
 if TYPE_CHECKING:
+    from torch import nn
     from typing_extensions import Unpack
 
     from stratagem.sdk.options import ProcessGroupOptions
@@ -92,6 +93,10 @@ class PipelineStrategy(DeferringStrategy):
     def check_run(self, run: Run) -> None:
         """Refuse sizes, schedules and balances that don't go with the number of processes."""
         check_settings(self, self.sizes(run.world_size)[1])
+
+    def check_module(self, module: nn.Module, run: Run) -> None:
+        """Refuse a module with fewer layers than stages."""
+        check_layers(self, module, self.sizes(run.world_size)[1])
 
     def sizes(self, world_size: int) -> tuple[int, int]:
         """Return how many copies there are, and how many ranks share one.

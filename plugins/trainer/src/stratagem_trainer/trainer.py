@@ -31,7 +31,7 @@ from stratagem_trainer.profilers.base import Profiler
 from stratagem_trainer.profilers.instrument import make_profiler
 from stratagem_trainer.saving.run_dir import absolute_run_dir, refuse_unusable
 from stratagem_trainer.settings import Limit, TrainerSettings
-from stratagem_trainer.stage.build import needed_features
+from stratagem_trainer.stage.build import has_its_layers, needed_features
 from stratagem_trainer.stage.collect_results import (
     SEVERAL_NODES,
     destination,
@@ -386,6 +386,8 @@ class Trainer(TrainerView):
             known = request.module if isinstance(request.module, Module) else None
             run.require(needed_features(self.settings, known))
             refuse_callbacks(run, self.callbacks)
+            if known is not None and has_its_layers(known):
+                run.strategy.check_module(known, run)
             if run.environment.global_rank == 0:
                 root = self.settings.default_root_dir
                 refuse_unusable(self.config.run_dir, root, is_only_node=self.config.num_nodes in (1, "1"))

@@ -201,6 +201,11 @@ def configure_module(runtime: Runtime, module: Module) -> None:
     _CONFIGURED.add(module)
 
 
+def has_its_layers(module: Module) -> bool:
+    """Whether the module has its layers from its constructor, and not from `setup` or `configure_model`."""
+    return all(getattr(type(module), hook) is getattr(Module, hook) for hook in ("setup", "configure_model"))
+
+
 def configure_alone(module: Module) -> None:
     """Call `configure_model` outside of a run. Runs in this process don't call it again."""
     if module not in _CONFIGURED:
