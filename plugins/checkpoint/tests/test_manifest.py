@@ -215,13 +215,13 @@ def test_chunks_have_as_many_dims_as_their_tensor(boxes):
     "boxes", [[], [([0, 0], [2, 2])], [([0, 0], [2, 3]), ([0, 0], [1, 1])], [([1, 0], [2, 3])]]
 )
 def test_chunks_make_a_tensor_up_without_gap_or_overlap(boxes):
-    assert "don't make it up without gap or overlap" in refused(chunks(*boxes))
+    assert "don't cover it exactly once" in refused(chunks(*boxes))
     assert decode_manifest(chunks(([1, 0], [1, 3]), ([0, 0], [1, 3])), "it")
 
 
 def test_an_empty_tensor_has_no_chunks():
     text = changed(lambda m: m["tensors"]["empty"].update(chunks=[[1, [0, 0], [0, 5]]]))
-    assert "'empty' don't make it up" in refused(text)
+    assert "'empty' don't cover it" in refused(text)
 
 
 def test_dtypes_are_those_of_torch():

@@ -55,8 +55,8 @@ def test_another_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         (FairScaleShardedStrategy, {"reduce_buffer_size": 8, "reduce_fp16": True}, "leave one of them out"),
         (FairScaleShardedStrategy, {"start_method": "thread"}, "start_method='thread' must be one of"),
         (FairScalePipeStrategy, {"checkpoint": "some"}, "checkpoint='some' must be one of 'never'"),
-        (FairScalePipeStrategy, {"chunks": 0}, "chunks=0 cuts a batch into no parts"),
-        (FairScalePipeStrategy, {"balance": [2, 0]}, "gives a device no layer"),
+        (FairScalePipeStrategy, {"chunks": 0}, "chunks=0 must be at least 1"),
+        (FairScalePipeStrategy, {"balance": [2, 0]}, "must give each device at least 1 layer"),
     ],
 )
 def test_keywords_are_checked_first(kind: Any, options: dict[str, Any], message: str) -> None:

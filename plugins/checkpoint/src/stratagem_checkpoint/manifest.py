@@ -233,5 +233,5 @@ def _tensor(key: str, entry: _Tensor, files: tuple[FileRecord, ...]) -> TensorRe
     # Otherwise, elements that no chunk covers would silently keep their old values.
     boxes = [(chunk.offsets, chunk.ends) for chunk in chunks]
     if not (is_tiled(entry.shape, boxes) if math.prod(entry.shape) else not chunks):
-        raise ValueError(f"the chunks of {key!r} don't make it up without gap or overlap")
+        raise ValueError(f"the chunks of {key!r} don't cover it exactly once")
     return TensorRecord(DTYPES[entry.dtype], entry.shape, tuple(chunks))

@@ -57,9 +57,9 @@ class FairScalePipeStrategy(Strategy):
         if checkpoint not in CHECKPOINT:
             raise ConfigError(f"checkpoint={checkpoint!r} must be one of {', '.join(map(repr, CHECKPOINT))}")
         if chunks is not None and chunks < 1:
-            raise ConfigError(f"chunks={chunks} cuts a batch into no parts: give 1 or more")
+            raise ConfigError(f"chunks={chunks} must be at least 1")
         if balance is not None and (not balance or min(balance) < 1):
-            raise ConfigError(f"balance={list(balance)} gives a device no layer: give each at least 1")
+            raise ConfigError(f"balance={list(balance)} must give each device at least 1 layer")
         library.require("fairscale_pipe")
         self.parallel_devices = parallel_devices
         self.balance = None if balance is None else list(balance)

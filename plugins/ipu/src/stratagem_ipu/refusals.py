@@ -43,7 +43,7 @@ def refuse_loop(request: SetupRequest, parts: int) -> None:
         if is_compiled(module):
             raise ConfigError(
                 f"{name or type(module).__name__!r} is compiled by torch, and poptorch compiles the whole step "
-                "itself: take torch.compile away"
+                "itself: leave torch.compile out"
             )
         if parts > 1 and isinstance(module, _NORMS) and module.track_running_stats:
             raise ConfigError(

@@ -92,8 +92,8 @@ def refuse_compiled(original_module: nn.Module) -> None:
         if is_compiled(module):
             raise ConfigError(
                 f"{name or type(original_module).__name__!r} is compiled, and torch trains compiled "
-                "blocks wrongly, without a word, once their layers are split and sharded: take torch.compile away, "
-                "or choose the strategy fsdp or ddp"
+                "blocks wrongly, without an error, once their layers are split and sharded: leave torch.compile "
+                "out, or choose the strategy fsdp or ddp"
             )
 
 

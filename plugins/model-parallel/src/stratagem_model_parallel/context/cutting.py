@@ -128,8 +128,8 @@ class _Hooks:
         module = block.module
         if is_compiled(module):
             raise ConfigError(
-                f"{block.name!r} is compiled, and context parallelism can't have its sequences cut then: take "
-                "torch.compile away"
+                f"{block.name!r} is compiled, and context parallelism can't shard the sequences of compiled blocks: "
+                "leave torch.compile out"
             )
         self._name, self._row, self._is_first, self._is_last = repr(block.name), row, is_first, is_last
         self._ranks, self._attention = ranks, attention if block.attends else None
