@@ -11,6 +11,7 @@ from stratagem_testing.strategies import STRATEGY_CHECKS
 
 from tests.gpu.__main__ import KIT, tried_on
 from tests.gpu.unfit import failures_of, unfit_on
+from tests.parity.hands_on_rows import ROWS
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,9 +65,10 @@ def test_strategies_are_tried_where_they_run():
 
 def test_what_says_nothing_of_a_device_is_there(generator):
     work = json.loads(generator.DATA.read_text())["work"]
-    rows = {cell["row"] for name in work if name.startswith("own loops") for cell in work[name]["found"]}
     known = (
-        rows | {cell["kind"] for cell in work["parity"]["found"]} | {each.name for each in STRATEGY_CHECKS}
+        ROWS.keys()
+        | {cell["kind"] for cell in work["parity"]["found"]}
+        | {each.name for each in STRATEGY_CHECKS}
     )
     for accelerator in ("cuda", "sim"):
         assert set(unfit_on(accelerator)) <= known

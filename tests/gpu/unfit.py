@@ -24,7 +24,7 @@ DEVICES: Mapping[str, str] = {
     **dict.fromkeys(("head_replaced_in_group", "head_extended", "head_replaced_untrained"), CPU_TENSORS),
     **dict.fromkeys(("parameter_of_no_module", "parameter_averaged_by_hand"), CPU_TENSORS),
     **dict.fromkeys(("average_of_an_older_list", "weights_swapped_by_copies"), CPU_TENSORS),
-    "gradients_in_one_buffer": CPU_TENSORS,
+    **dict.fromkeys(("gradients_in_one_buffer", "lookahead_of_matrices"), CPU_TENSORS),
 }
 """Name of a row of own loops, of a kind of parity or of a check of the kit → why, on any device but the CPU."""
 OF_ONE: Mapping[str, Mapping[str, str]] = {

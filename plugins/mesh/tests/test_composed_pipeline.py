@@ -187,6 +187,16 @@ def test_what_is_gathered_for_each_micro_batch(tmp_path: Path) -> None:
         assert by_micro_batch == [by_batch[0], *[2 * MICRO_BATCHES * by_batch[0]] * 2]
 
 
+def test_units_within_layers_are_gathered_once(tmp_path: Path) -> None:
+    recipe, shard = Stacked(steps=3), {"auto_wrap_policy": ["Attention", "FeedForward"]}
+    options = [shard, {**shard, "gather_per_micro_batch": True}]
+    once, each = (
+        composition("pipeline=2+shard=2", 2, shard=option).at(4).run(gathered, recipe) for option in options
+    )
+    for by_batch, by_micro_batch in zip(once, each):
+        assert by_batch[0] < by_micro_batch[1] < 2 * MICRO_BATCHES * by_batch[0]
+
+
 def test_optimizers_that_need_whole_tensors(tmp_path: Path) -> None:
     """Each is stepped by one rank of those that have its shards."""
     subject = replace(FOUR["pipeline=2+shard=2"], world_size=4, folder=str(tmp_path))

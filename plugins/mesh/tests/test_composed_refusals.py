@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from mesh_subjects import composition
-from stacked_models import Stacked
 from stratagem_fsdp import ReplicateAxis, ShardAxis
 from stratagem_mesh import ComposedStrategy, compose
 from stratagem_model_parallel import ContextAxis, TensorAxis
@@ -103,16 +102,6 @@ def test_layers_of_which_some_ranks_have_nothing(tmp_path: Path) -> None:
         replace(subject, world_size=4, folder=str(tmp_path)).run(train_each, [OneOutput(steps=1)])
     assert isinstance(refused.value.error, ConfigError)
     assert "'net.1.weight' of shape (1, 16) is split among 2 ranks" in str(refused.value.error)
-
-
-def test_units_within_layers_that_are_gathered_per_micro_batch(tmp_path: Path) -> None:
-    """Which of them a rank gathers may follow from its data."""
-    shard = {"gather_per_micro_batch": True, "auto_wrap_policy": ["Linear"]}
-    subject = composition("pipeline=2+shard=2", 2, shard=shard)
-    with pytest.raises(RankError) as refused:
-        replace(subject, world_size=4, folder=str(tmp_path)).run(train_each, [Stacked(steps=1)])
-    assert isinstance(refused.value.error, ConfigError)
-    assert "is sharded as a unit of its own within one" in str(refused.value.error)
 
 
 def test_sequences_that_two_axes_cut(tmp_path: Path) -> None:

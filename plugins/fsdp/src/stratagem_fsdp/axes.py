@@ -12,7 +12,6 @@ from stratagem_sharding.wrap_policy import Policy, modules_named, recompute_acti
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from stratagem import ConfigError
 from stratagem.sdk.axes import Axis, AxisSize, AxisSteps, AxisTarget
 from stratagem_fsdp.parts import reduce_part, refuse_partly_used, shard_parts, units_of, unsharded
 from stratagem_fsdp.torch_private import joined_mesh, local_of
@@ -36,11 +35,11 @@ class ShardAxis(Axis):
         size: number of ranks among which they are sharded; "auto" uses the ranks that the other axes leave.
         auto_wrap_policy: which modules are gathered separately; as for fsdp.
         activation_checkpointing_policy: modules whose activations are computed again in backward; as for fsdp.
-        gather_per_micro_batch: for an axis that runs micro-batches, as `pipeline` does: gather each unit for the
-            forward and the backward of each micro-batch, and not once per batch. A rank then has the whole parameters
-            of one unit at a time, and receives each of them 2 × micro-batches times. Batches of a new shape and
-            evaluations are gathered once. Without such an axis, units are gathered for each forward and backward in
-            any case.
+        gather_per_micro_batch: for an axis that runs micro-batches, as `pipeline` does: gather each of its layers for
+            the forward and the backward of each micro-batch, and not once per batch. A rank then has the whole
+            parameters of one layer at a time, and receives each of them 2 × micro-batches times. Batches of a new
+            shape, evaluations and units within layers are gathered once. Without such an axis, units are gathered for
+            each forward and backward in any case.
     """
 
     name = "shard"
@@ -80,10 +79,10 @@ class ShardAxis(Axis):
             roots = shard_parts(
                 request, meshes.of, target.fill_unit, self.auto_wrap_policy, target.roots, split
             )
-            per_micro_batch = self.gather_per_micro_batch
-            if per_micro_batch:
-                _refuse_inner_units(request.original_module, roots, target.roots)
-            return PartSteps(roots, groups, request.device, split, gather_per_micro_batch=per_micro_batch)
+            # What is within a layer may be called by some ranks alone, which would get each other's shards.
+            called: set[Any] = set(target.roots) if self.gather_per_micro_batch else set()
+            per_call = [unit for root in roots for unit in units_of(root) if unit in called]
+            return PartSteps(roots, groups, request.device, split, per_call)
         shard_units(request, meshes.of, target.fill_unit, self.auto_wrap_policy, list(target.split))
         whole = [each for each in request.module.parameters() if not isinstance(each, DTensor)]
         return ShardSteps(whole, groups, request.device)
@@ -141,33 +140,6 @@ class _Meshes:
         return self._found[names]
 
 
-def _refuse_inner_units(
-    original_module: nn.Module, roots: Sequence[FSDPModule], called: Sequence[nn.Module]
-) -> None:
-    """Refuse units that a rank's part calls itself: whether it does may follow from its data.
-
-    Ranks that gather different units at a time would get each other's shards.
-
-    Args:
-        original_module: the user's module.
-        roots: outermost units.
-        called: modules that the axis that divides the module calls in every micro-batch.
-
-    Raises:
-        ConfigError: names the first.
-    """
-    always: set[nn.Module] = set(called)
-    names = {module: name for name, module in original_module.named_modules()}
-    for root in roots:
-        for unit in units_of(root):
-            assert isinstance(unit, nn.Module)
-            if unit not in always:
-                raise ConfigError(
-                    f"gather_per_micro_batch=True gathers whole layers, and {names[unit]!r} is "
-                    "sharded as a unit of its own within one: leave auto_wrap_policy, or gather_per_micro_batch, out"
-                )
-
-
 class ShardSteps(AxisSteps):
     """Averages gradients of unsharded parameters, such as scalars.
 
@@ -202,8 +174,8 @@ class PartSteps(ShardSteps):
         groups: as for `ShardSteps`.
         device: of the tensors that collectives send.
         split: modules that another axis splits, so that each rank has different parameters.
-        gather_per_micro_batch: let torch gather each unit in each forward and backward, where all ranks call units
-            equally often. Otherwise all units are gathered once per batch.
+        per_call: units that torch gathers in each forward and backward, in batches in which all ranks call them
+            equally often. In other batches they are gathered once, as all other units are.
     """
 
     def __init__(
@@ -212,13 +184,12 @@ class PartSteps(ShardSteps):
         groups: Sequence[Any],
         device: torch.device,
         split: Sequence[nn.Module],
-        *,
-        gather_per_micro_batch: bool,
+        per_call: Sequence[FSDPModule] = (),
     ) -> None:
         super().__init__((), groups, device)
-        self._roots, self._split = roots, split
+        self._roots, self._split, self._per_call = roots, split, tuple(per_call)
         self._names: dict[int, str] = {}
-        self.asks_whether_calls_are_alike = gather_per_micro_batch
+        self.asks_whether_calls_are_alike = bool(per_call)
         self._reshards = False
         """Whether torch frees units after each forward and each backward."""
 
@@ -232,11 +203,11 @@ class PartSteps(ShardSteps):
     @contextmanager
     def gathered(self, reduces: bool, calls_alike: bool) -> Iterator[None]:
         """Gather all units before a batch, unless torch does during it. Reshard them after it."""
-        per_micro_batch = self.asks_whether_calls_are_alike and calls_alike
-        self._set_reshards(per_micro_batch)
         units = [unit for root in self._roots for unit in units_of(root)]
-        for unit in () if per_micro_batch else units:
-            unit.unshard()
+        self._set_reshards(calls_alike)
+        for unit in units:
+            if not (calls_alike and unit in self._per_call):
+                unit.unshard()
         try:
             yield
         except BaseException:
@@ -254,10 +225,10 @@ class PartSteps(ShardSteps):
         if reshards == self._reshards:
             return  # torch's setters visit all modules
         self._reshards = reshards
-        for root in self._roots:
-            root.set_reshard_after_forward(reshards)
-            root.set_reshard_after_backward(reshards)
+        for unit in self._per_call:
+            unit.set_reshard_after_forward(reshards, recurse=False)
+            unit.set_reshard_after_backward(reshards, recurse=False)
 
     def release(self) -> None:
         super().release()
-        self._roots = ()
+        self._roots = self._per_call = ()
