@@ -110,7 +110,7 @@ def test_a_plain_table_takes_the_place_of_the_engines():
     net = nn.Linear(1, 1)
     weight = net.weight
     net._parameters = Table(net._parameters)
-    private.give_plain_table(net)
+    private.use_plain_dict(net)
     assert type(net._parameters) is dict
     assert net.weight is weight
 

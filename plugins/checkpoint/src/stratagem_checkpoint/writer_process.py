@@ -143,7 +143,7 @@ class _Writer:
                 self._save(message)
             elif isinstance(message, Remove):
                 remove(message.filesystem, message.target)
-            self._tell("done", text)
+            self._send("done", text)
         except Exception as error:
             if isinstance(error, (EOFError, BrokenPipeError)):
                 raise
@@ -153,7 +153,7 @@ class _Writer:
                 if type(error).__name__ == "CheckpointError"
                 else f"{type(error).__name__}: {error}"
             )
-            self._tell("failed", text)
+            self._send("failed", text)
 
     def abandon(self) -> None:
         self._folder.close()
@@ -176,7 +176,7 @@ class _Writer:
             mark = json.dumps([astuple(record) for record in files]).encode()
             save.filesystem.write(save.filesystem.join(save.folder, written_mark(save.rank)), [mark])
             return
-        self._tell("written")
+        self._send("written")
         marks = [written_mark(rank) for rank in range(1, save.world_size)]
         for mark_name in marks:
             files += self._others(save, mark_name)
@@ -200,5 +200,5 @@ class _Writer:
                 raise InterruptedError("another rank couldn't write its files")
             pause_s = min(2 * pause_s, 0.5)
 
-    def _tell(self, kind: str, text: str = "") -> None:
+    def _send(self, kind: str, text: str = "") -> None:
         self._connection.send(Event(kind, text))

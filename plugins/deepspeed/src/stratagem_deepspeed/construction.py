@@ -10,7 +10,7 @@ from torch import nn
 
 from stratagem import ConfigError
 from stratagem.sdk.torch_private import PARAMETER_HOOKS
-from stratagem_deepspeed.deepspeed_private import MARKS, give_plain_table, number_parameters_from
+from stratagem_deepspeed.deepspeed_private import MARKS, number_parameters_from, use_plain_dict
 
 if TYPE_CHECKING:
     from stratagem_sharding.deferred_init import Construction
@@ -148,7 +148,7 @@ class Traces:
     def remove(self) -> None:
         """Remove the engine's attributes from parameters and modules; values stay."""
         for module in self._root.modules():
-            give_plain_table(module)
+            use_plain_dict(module)
             for key in set(vars(module)) - self._modules.get(id(module), set(vars(module))):
                 if key.startswith(MARKS):
                     delattr(module, key)

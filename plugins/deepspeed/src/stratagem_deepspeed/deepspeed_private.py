@@ -106,7 +106,7 @@ def leave_forward_stack(module: nn.Module) -> None:
     stack[:] = [each for each in stack if id(each) not in own]
 
 
-def give_plain_table(module: nn.Module) -> None:
+def use_plain_dict(module: nn.Module) -> None:
     """Give a module an ordinary dict of parameters: the engine's replacement gathers each parameter on access."""
     if type(module._parameters) is not dict:
         # patch: engine state

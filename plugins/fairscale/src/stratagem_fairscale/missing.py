@@ -29,7 +29,7 @@ class MissingGradients:
         self._rank = collectives.rank
         self._prefix = f"fairscale{collectives.broadcast(next(_INSTANCES))}"
 
-    def tell(self, window: int, lacking: Collection[int]) -> None:
+    def publish(self, window: int, lacking: Collection[int]) -> None:
         """Publish the numbers of the gradients that this rank lacks in this window."""
         self._store.set(self._key(window, self._rank), " ".join(map(str, (window, *lacking))))
 

@@ -280,7 +280,7 @@ class GradientReducer:
         dropped = self._dropped(expected[: self._sent]) if self._checks else ()
         lacking = {n for n in range(self._sent, len(expected)) if expected[n].grad is None}
         if lacking:
-            self._missing.tell(self._window, lacking)
+            self._missing.publish(self._window, lacking)
         while self._sent < len(expected):
             self._send_next(expected)
         self.engine.finish()

@@ -287,7 +287,7 @@ class Trainer(TrainerView):
             result = self._launch(
                 StageRequest("fit", model, loader, val_dataloaders, datamodule, path, where)
             )
-            reason = result.not_brought_back
+            reason = result.not_copied_back
             if where is not None and reason is None and not result.in_launching_process:
                 reason = load_results(model, where)
         if where is not None and reason is not None:
@@ -405,7 +405,7 @@ class Trainer(TrainerView):
         self.model, self.ckpt_path = request.module, request.ckpt_path
         self.datamodule = None if callable(request.datamodule) else request.datamodule
         if result is None:  # rank 0 ran on another node
-            return StageResult([], LastStage(), False, not_brought_back=SEVERAL_NODES)
+            return StageResult([], LastStage(), False, not_copied_back=SEVERAL_NODES)
         stage.last, self.run_dir = result.last, result.last.run_dir
         for callback in self.callbacks:
             if callback.state_key in result.callbacks:

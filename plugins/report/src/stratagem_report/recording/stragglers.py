@@ -96,9 +96,9 @@ class StragglerWatch:
         self._sent = None
         with suppress(RuntimeError):  # a rank is gone: the loop's own collective calls report it
             work.wait()
-            self._tell(step, [tensor.tolist() for tensor in self._everyone])
+            self._report(step, [tensor.tolist() for tensor in self._everyone])
 
-    def _tell(self, step: int, everyone: Sequence[Sequence[float]]) -> None:
+    def _report(self, step: int, everyone: Sequence[Sequence[float]]) -> None:
         if self._collectives.rank != 0:
             return
         found = {each.rank: (each, "its own work") for each in slow_ranks([row[0] for row in everyone])}

@@ -43,5 +43,5 @@ class StageResult:
     loggers: Sequence[dict[str, Any]] = ()
     """State of each of the user's loggers, in order."""
     predictions: list[Any] | None = None
-    not_brought_back: str | None = None
+    not_copied_back: str | None = None
     """The reason why the trained state isn't at the request's destination; None if it is."""

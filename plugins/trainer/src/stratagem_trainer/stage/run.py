@@ -201,7 +201,7 @@ def _fit(
         result = _result(state, trainer, [state.metrics.latest()])
         if request.destination is not None and not runtime.in_launching_process:
             result = replace(
-                result, not_brought_back=save_results(runtime, state.prepared, request.destination)
+                result, not_copied_back=save_results(runtime, state.prepared, request.destination)
             )
         tear_down(hooks, source.datamodule, "fit")
         register(settings.model_registry, loggers, trainer.checkpoint_callback)
