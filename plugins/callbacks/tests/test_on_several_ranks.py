@@ -144,6 +144,33 @@ def test_pruning_zeroes_alike_and_accumulation_changes_steps(tmp_path, strategy,
     assert summary.bytes_per_rank == held[strategy, devices]
 
 
+def only_in_the_first(epoch):
+    return epoch == 0
+
+
+@under
+@pytest.mark.parametrize("lottery", [False, True])
+def test_pruned_runs_resume_with_their_masks(tmp_path, strategy, devices, lottery):
+    def parts():
+        pruning = ModelPruning(
+            "l1_unstructured",
+            amount=0.5,
+            apply_pruning=only_in_the_first,
+            use_lottery_ticket_hypothesis=lottery,
+        )
+        return pruning, ModelCheckpoint(save_top_k=-1, filename="{epoch}")
+
+    module = Net(8 // devices)
+    trainer(strategy, tmp_path / "a", *parts(), devices=devices).fit(module)
+    # 49 parameters, with biases.
+    assert sum(int((value == 0).sum()) for value in module.parameters()) == 24
+    for epoch in (0, 1):
+        again = Net(8 // devices)
+        path = str(tmp_path / "a" / "checkpoints" / f"epoch={epoch}")
+        trainer(strategy, tmp_path / f"b{epoch}", *parts(), devices=devices).fit(again, ckpt_path=path)
+        assert_equal(values(again), values(module), atol=0 if strategy == "single" else 1e-6)
+
+
 def test_masks_are_those_of_torchs_pruning(tmp_path):
     from torch.nn.utils import prune
 

@@ -33,8 +33,8 @@ Decision = Union[bool, Callable[[int], bool]]
 class ModelPruning(Callback):
     """Prune parameters at the end of epochs: pruned values are 0, and stay 0 while training continues.
 
-    The masks come from torch's pruning methods. Parameters keep their names, and checkpoints have them with the
-    zeros, so pruning is permanent. Where a strategy shards parameters, masks are computed from the whole tensors.
+    The masks come from torch's pruning methods. Parameters keep their names. Checkpoints have the zeros and the
+    masks, so pruning is permanent. If a strategy shards parameters, masks are computed from the whole tensors.
 
     Args:
         pruning_fn: "l1_unstructured", "ln_structured", "random_structured", "random_unstructured", or a class derived
@@ -156,21 +156,26 @@ class ModelPruning(Callback):
         self._names, self._masks, self._first = [], {}, {}
 
     def save_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
-        for name, first in self._first.items():
-            whole = tensors[f"model/{name}"].detach().clone()
-            local_of(whole).copy_(first)
-            tensors[f"{self.tensor_prefix}first/{name}"] = whole
+        for kind, kept in (("first", self._first), ("mask", self._masks)):
+            for name, local in kept.items():
+                whole = tensors[f"model/{name}"].detach().clone()
+                local_of(whole).copy_(local)
+                tensors[f"{self.tensor_prefix}{kind}/{name}"] = whole
 
     def load_tensors(self, prepared: Prepared, reader: CheckpointReader) -> None:
-        prefix = f"{self.tensor_prefix}first/"
-        names = [key.removeprefix(prefix) for key in reader.tensors if key.startswith(prefix)]
         model = prepared.model_tensors()
+        self._first = self._loaded("first", model, reader)
+        self._masks = {name: local != 0 for name, local in self._loaded("mask", model, reader).items()}
+
+    def _loaded(
+        self, kind: str, model: dict[str, torch.Tensor], reader: CheckpointReader
+    ) -> dict[str, torch.Tensor]:
+        """Return this rank's part of each saved tensor, by the name of the parameter whose shape it has."""
+        prefix = f"{self.tensor_prefix}{kind}/"
+        names = [key.removeprefix(prefix) for key in reader.tensors if key.startswith(prefix)]
         targets = {name: model[f"model/{name}"].detach().clone() for name in names}
         reader.read({prefix + name: target for name, target in targets.items()})
-        self._first = {name: local_of(target) for name, target in targets.items()}
-        # The masks aren't saved. They are where the model has a 0: training would have changed an unpruned 0.
-        parameters = dict(prepared.original_module.named_parameters())
-        self._masks = {name: local_of(parameters[name].detach()) != 0 for name in names}
+        return {name: local_of(target) for name, target in targets.items()}
 
     @torch.no_grad()
     def _prune(self, trainer: TrainerView, module: nn.Module) -> None:
