@@ -70,7 +70,7 @@ class Timeless(SimAccelerator):
 
 WRONG = {
     Hasty: ("synchronizes", "after synchronize() has returned"),
-    Unordered: ("streams", "a stream has waited for another one, and the sum that it reads is nan"),
+    Unordered: ("streams", "a stream has waited for another one, but reads the sum nan"),
     Reusing: ("recorded_memory", "freed while it was read"),
     Timeless: ("event_times", "one product takes 0.0 ms"),
 }

@@ -100,7 +100,7 @@ def test_arguments_of_constructors_and_of_those_that_call_them() -> None:
     assert (module.hparams.depth, module.hparams["name"]) == (4, "child")
     module.hparams.depth = 5
     assert (module.hparams.depth, module.hparams_initial.depth) == (5, 4)
-    with pytest.raises(AttributeError, match="no hyperparameter 'width'; there are \\['depth'"):
+    with pytest.raises(AttributeError, match="there is no hyperparameter 'width'; available: \\['depth'"):
         module.hparams.width  # noqa: B018
     assert pickle.loads(pickle.dumps(module)).hparams == module.hparams
 
@@ -220,7 +220,7 @@ def test_other_modules_and_missing_tensors(tmp_path: Path) -> None:
     assert torch.equal(loaded.layer.weight, Base.load_from_checkpoint(path).layer.weight)
     with pytest.raises(CheckpointError):
         Base.load_from_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="map_location is a dict: give a device"):
+    with pytest.raises(ConfigError, match="map_location is a dict: pass a device"):
         Base.load_from_checkpoint(path, map_location={})
 
 
@@ -277,13 +277,13 @@ def test_parts_of_a_checkpoint_that_hooks_do_not_get_are_reported(key: str, tmp_
 
     (tmp_path / "other").mkdir()
     with pytest.raises(
-        ConfigError, match=f"on_save_checkpoint asks for '{key}', and gets what programs add alone"
+        ConfigError, match=f"on_save_checkpoint reads '{key}', but it gets only what hooks have added"
     ):
         checkpoint_of(Saves(), tmp_path / "other")
     path = checkpoint_of(Line(), tmp_path)
-    with pytest.raises(ConfigError, match=f"on_load_checkpoint asks for '{key}', and gets what programs add"):
+    with pytest.raises(ConfigError, match=f"on_load_checkpoint reads '{key}', but it gets only"):
         Loads.load_from_checkpoint(path)
-    with pytest.raises(ConfigError, match=f"on_load_checkpoint asks for '{key}', and gets what programs add"):
+    with pytest.raises(ConfigError, match=f"on_load_checkpoint reads '{key}', but it gets only"):
         stratagem.Trainer(**QUIET, devices=1, logger=False, max_steps=3, run_dir=tmp_path / "run").fit(
             Loads(), DataLoader(samples(), 4), ckpt_path=path
         )

@@ -227,9 +227,9 @@ def test_auto_begins_where_there_is_nothing_and_needs_a_folder(tmp_path: Path) -
     first = trainer(tmp_path, max_epochs=1)
     first.fit(Line(), ckpt_path="auto")
     assert first.global_step == 6
-    with pytest.raises(CheckpointError, match=r"fit got ckpt_path='auto'.*give one \(--run-dir\)"):
+    with pytest.raises(CheckpointError, match=r"fit got ckpt_path='auto'.*set run_dir \(--run-dir\)"):
         trainer(tmp_path, run_dir=None).fit(Line(), ckpt_path="auto")
-    with pytest.raises(CheckpointError, match=r"test got ckpt_path='auto'.*name a checkpoint's folder"):
+    with pytest.raises(CheckpointError, match=r"test got ckpt_path='auto'.*pass a checkpoint's folder"):
         trainer(tmp_path).test(Line(), ckpt_path="auto")
 
 

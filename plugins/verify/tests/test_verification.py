@@ -102,7 +102,7 @@ def test_settings_are_those_of_the_trainer():
 
 
 def test_what_is_not_possible_is_refused_before_anything_starts():
-    with pytest.raises(UsageError, match="there is no question 'losses'; there are data, loss"):
+    with pytest.raises(UsageError, match="there is no question 'losses'; available: data, loss"):
         verify(Classifier, "ddp", only=["losses"])
     with pytest.raises(UsageError, match="pass at least 2"):
         verify(Classifier, "ddp", steps=1)

@@ -351,8 +351,7 @@ class Trainer(TrainerView):
 
         Raises:
             SystemExit: 75; the run was stopped. It is a `stratagem_launch.Preempted`. Its `predictions` are those so
-            far,
-                one list for each loader.
+                far, one list for each loader.
         """
         returns = return_predictions is not False
         return self._evaluate("predict", model, dataloaders, ckpt_path, datamodule, returns).predictions or []

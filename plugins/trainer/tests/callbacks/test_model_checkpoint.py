@@ -375,8 +375,8 @@ def test_a_monitor_that_never_came_is_an_error_at_the_end(make_trainer, tmp_path
         ({"filename": "last"}, "filename='last'"),
         ({"filename": "a/{epoch}"}, "path separator"),
         ({"filename": "{epoch"}, "brace"),
-        ({"filename": "{epoch:.2q}"}, "no format for epoch"),
-        ({"filename": "{val_loss:d}"}, "no format for val_loss"),
+        ({"filename": "{epoch:.2q}"}, "not a format for epoch"),
+        ({"filename": "{val_loss:d}"}, "not a format for val_loss"),
     ],
 )
 def test_nonsense_is_refused(arguments, message):

@@ -64,7 +64,7 @@ class ModelCheckpoint(Callback):
             other run's checkpoint.
         keep_every_n_steps: never delete the first checkpoint at or after each n-th optimizer step.
         keep_time_interval: never delete a checkpoint if this much time has passed since the last one that was kept
-          so.
+            for that reason.
 
     Raises:
         ConfigError: an argument is invalid.
