@@ -231,7 +231,8 @@ def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
 def _generators_kept() -> Iterator[None]:
     states: tuple[Any, Any] = random.getstate(), np.random.get_state()
     # Without a list of devices, torch keeps the generators of all that the machine has, and warns of it.
-    accelerator = torch.accelerator.current_accelerator()
+    # A PyTorch built for CUDA names it on machines without a GPU, too, unless it is asked to look.
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     kept = (
         torch.random.fork_rng([])
         if accelerator is None
