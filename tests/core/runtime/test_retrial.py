@@ -81,6 +81,19 @@ def test_attributes_that_a_step_sets_are_no_settings() -> None:
     assert (made.is_centered, made.number_of_elements, hasattr(made, "has_stepped")) == (True, None, False)
 
 
+def test_an_attribute_that_a_step_has_set_is_a_setting_once_the_user_sets_it() -> None:
+    optimizer = CountsElements([nn.Parameter(torch.ones(2))])
+    tried: list[Optimizer] = []
+    retrial = Retrial(optimizer, optimizer, as_set_up(optimizer), tried.append)
+    optimizer.step()
+    retrial.after_step()
+    optimizer.has_stepped = False
+    retrial.before_step()
+    (made,) = tried
+    assert isinstance(made, CountsElements)
+    assert made.has_stepped is False
+
+
 def test_a_refusal_reaches_the_caller() -> None:
     def refuse(_: Optimizer) -> None:
         raise CombinationError("it needs whole tensors")

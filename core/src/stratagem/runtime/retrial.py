@@ -36,7 +36,7 @@ class Retrial:
         self._groups = len(first.param_groups)
         self._attributes, self._settings = _attributes(optimizer), _settings(optimizer)
         self._set_by_steps: set[str] = set()
-        """Attributes that steps have changed. Their values fit today's parameters, and not those of the trial."""
+        """Attributes that a step has changed last. Their values fit today's parameters, and not the trial's."""
 
     def before_step(self) -> None:
         """Try again if a setting was switched. Not collective: all ranks have the same settings.
@@ -46,6 +46,7 @@ class Retrial:
         """
         attributes, settings = _attributes(self._optimizer), _settings(self._optimizer)
         if attributes != self._attributes or settings != self._settings:
+            self._set_by_steps -= _changed(self._attributes, attributes)
             self._attributes, self._settings = attributes, settings
             self._refuse(self._with_todays_settings())
 
@@ -53,8 +54,8 @@ class Retrial:
         """Note the attributes that the step has changed."""
         attributes = _attributes(self._optimizer)
         if attributes != self._attributes:
-            before, self._attributes = self._attributes, attributes
-            self._set_by_steps |= {k for k, value in attributes.items() if before.get(k, _MISSING) != value}
+            self._set_by_steps |= _changed(self._attributes, attributes)
+            self._attributes = attributes
 
     def _with_todays_settings(self) -> Optimizer:
         """Return the copy from `setup` with current settings. Groups that were added later are the current ones."""
@@ -74,7 +75,6 @@ def _without_tensors(holder: Mapping[str, Any]) -> dict[str, Any]:
 
 _MADE = ("param_groups", "params", "state")
 """Names of an optimizer and its groups for tensors. `holds_tensors` doesn't find those with one element."""
-_MISSING = object()
 
 
 def as_set_up(optimizer: Optimizer) -> Optimizer:
@@ -109,6 +109,10 @@ def _attributes(optimizer: Optimizer) -> dict[str, Any]:
 
 def _settings(optimizer: Optimizer) -> list[Any]:
     return [(key, _switch(value)) for group in optimizer.param_groups for key, value in group.items()]
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    return {key for key, value in now.items() if key not in before or before[key] != value}
 
 
 def _switch(value: Any) -> Any:

@@ -28,7 +28,7 @@ class StochasticWeightAveraging(Callback):
 
     From the epoch `swa_epoch_start` on, the learning rates go to `swa_lrs` as under torch's SWALR, and the module's
     schedulers have no effect. At the end of the fit the module gets the averages. Statistics of batch normalization
-    are then computed anew in one pass over the training batches, as `torch.optim.swa_utils.update_bn` does.
+    are then computed again in one pass over the training batches, as `torch.optim.swa_utils.update_bn` does.
 
     Args:
         swa_lrs: the rate of all groups, or one for each.
@@ -176,7 +176,7 @@ class StochasticWeightAveraging(Callback):
 
 @torch.no_grad()
 def renew_batch_norm(trainer: TrainerView, module: nn.Module) -> None:
-    """Compute the running statistics of batch normalization anew, in an epoch of training batches. Collective.
+    """Compute the running statistics of batch normalization again, in an epoch of training batches. Collective.
 
     The statistics are averaged over the ranks. Nothing is logged, and no parameter changes.
     """
